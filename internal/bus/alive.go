@@ -28,14 +28,10 @@ func AliveEvery(instances int) time.Duration {
 // instance that has neither told nor asked for 1.75 s are free, and its portions when it has not told
 // for so much longer than AliveEvery is than 500 ms; time in which no instance was heard does not count.
 func (b *Bus) Alive(ctx context.Context, instance string, shard int) error {
-	return b.tellShard(ctx, "alive", instance, shard, "")
-}
-
-func (b *Bus) tellShard(ctx context.Context, op, instance string, shard int, left string) error {
-	_, err := b.runScripts(ctx, op, "tell a shard of an instance", call{
+	_, err := b.runScripts(ctx, "alive", "tell a shard of an instance", call{
 		script: aliveScript, keys: []string{aliveKey(shard)},
 		// For as long as the registry may list an instance a shard tells one that is gone from one that it never heard of.
-		args: []any{instance, aliveTimeout.Milliseconds(), registryTTL.Milliseconds(), left},
+		args: []any{instance, aliveTimeout.Milliseconds(), registryTTL.Milliseconds()},
 	})
 	return err
 }

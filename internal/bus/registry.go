@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -77,16 +76,14 @@ func (b *Bus) HeartbeatDue(instance, version, problem string) bool {
 	return b.membership.due(instance, newStatus(version, problem), time.Now())
 }
 
-// Leave takes an instance out of the registry, and frees its slots, without waiting for
-// its lapse.
+// Leave takes an instance out of the registry without waiting for its lapse. Its slots are its own until its shards
+// have not heard of it for a while, for its HAProxy goes on with its requests.
 func (b *Bus) Leave(ctx context.Context, instance string) error {
 	b.membership.leave(instance)
-	// The shards first: the others ask for its slots as soon as they hear that it has left.
-	left := b.EachShard(func(shard int) error { return b.tellShard(ctx, "leave", instance, shard, "left") })
-	return errors.Join(left, b.callRedis(ctx, "leave", "leave instance", func(ctx context.Context) error {
+	return b.callRedis(ctx, "leave", "leave instance", func(ctx context.Context) error {
 		_, err := b.changeRegistry(ctx, "leave", instance, status{})
 		return err
-	}))
+	})
 }
 
 // Instances lists the instances without being one, with their versions and problems, and

@@ -431,7 +431,7 @@ func shardsHear(t *testing.T, s *server) {
 		want  int
 	}{
 		{"it is alive", nil, func() error { return b.Alive(ctx, "other", 0) }, 4},
-		{"it has left", heardAgo{"a": 0, "other": 0}, func() error { return b.Leave(ctx, "other") }, 10},
+		{"it has left, and its HAProxy goes on", heardAgo{"a": 0, "other": 0}, func() error { return b.Leave(ctx, "other") }, 4},
 		{"it was silent", heardAgo{"a": 0, "other": 3 * time.Second}, func() error { return b.Alive(ctx, "a", 0) }, 10},
 		{"all stood still, and the first is back", heardAgo{"a": 20 * time.Second, "other": 21 * time.Second}, func() error { return b.Alive(ctx, "a", 0) }, 4},
 		{"it was silent before", heardAgo{"a": 20 * time.Second, "other": 23 * time.Second}, func() error { return b.Alive(ctx, "a", 0) }, 10},

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/listen"
 	"github.com/sluice-qos/sluice/internal/spop"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 // prepareToServe joins the cluster and waits for its limits, so that nothing is
@@ -74,12 +75,47 @@ func retry[T any](ctx context.Context, log *slog.Logger, what string, f func() (
 	}
 }
 
-// leave takes the agent out of the registry, if it was ever in it.
+// part leaves the cluster when ctx ends, ahead of the rest, and then has the rest end: with a second, so that
+// what its HAProxy admits by itself from then on is what the others have left to it from that second on.
+func (a *Agent) part(ctx, working context.Context, end context.CancelFunc) error {
+	defer end()
+	select {
+	case <-ctx.Done():
+	case <-working.Done():
+		return nil
+	}
+	instances := int(a.limiter.inForce.instances.Load())
+	if instances <= 1 {
+		return nil
+	}
+	a.leave(working)
+	var rest time.Duration
+	a.limiter.update(func(now time.Time) {
+		away := &a.membership.away
+		away.leaveTo(hostOf(a.options.Instance), ratelimit.Away{Of: instances, Through: now.Unix() + awaySpan, Counted: now.Unix()}) // to itself it is there
+		for _, s := range a.limiter.allCores() {
+			s.tokens.Away(away.list(now.Unix()))
+		}
+		rest = now.Add(heardWithin).Truncate(time.Second).Add(time.Second).Sub(now)
+	})
+	sleep(working, rest)
+	return nil
+}
+
+// heardWithin is within what time the others hear that an agent has left. They ask for tokens of a second a little before it
+// begins, and must know by then.
+const heardWithin = 300 * time.Millisecond
+
+// leave takes the agent out of the registry, if it is in it.
 func (a *Agent) leave(ctx context.Context) {
+	m := &a.membership
+	m.saying.Lock()
+	defer m.saying.Unlock()
 	// There is nothing to leave, and a Redis that never answered would only delay the end.
-	if !a.membership.registered.Load() {
+	if m.left || !m.registered.Load() {
 		return
 	}
+	m.left = true
 	// A second at most: the others notice by themselves after little more.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

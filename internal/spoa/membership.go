@@ -5,11 +5,13 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 // beatEvery is how often an agent looks whether it has to say that it is there; in a cluster of up to 250
@@ -30,6 +32,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		a.expire()
 		a.forget()
 		a.limiter.showCores()
+		a.showAway()
 		a.names.logShared(time.Now(), a.options.Logger)
 		// What is over is dropped first: it must go on while Redis is lost. What came of the heartbeat is
 		// noted by part of Redis.
@@ -38,6 +41,10 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		a.lossLog.note(names, why, &a.options)
 		a.lossLog.noteOpen(a.openShards(), &a.options)
 	}
+}
+
+func (a *Agent) showAway() {
+	a.limiter.update(func(now time.Time) { a.metrics.away.Set(float64(len(a.membership.away.list(now.Unix())))) })
 }
 
 // beat does what is due every beatEvery.
@@ -95,6 +102,12 @@ func (a *Agent) status() (version, problem string) {
 }
 
 func (a *Agent) register(ctx context.Context) (int, error) {
+	m := &a.membership
+	m.saying.Lock()
+	defer m.saying.Unlock()
+	if m.left {
+		return int(a.limiter.inForce.instances.Load()), nil
+	}
 	version, problem := a.status()
 	// The answer has Redis' time of some instant between the two: the clock needs both.
 	sent := time.Now()
@@ -102,7 +115,7 @@ func (a *Agent) register(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	a.membership.registered.Store(true)
+	m.registered.Store(true)
 	a.clock.Sample(sent, time.Now(), r.Now)
 	a.metrics.offset.Set(a.clock.Offset().Seconds())
 	a.joined(r)
@@ -163,11 +176,14 @@ func (a *Agent) tellShards(ctx context.Context) error {
 // ways, and the older one of two must not undo the newer one.
 type membership struct {
 	registered atomic.Bool // once: there is something to leave
+	saying     sync.Mutex  // one at a time registers or leaves, or who has left would be put back
+	left       bool        // saying guards it
 	untold     []int       // by shard: calls of tellShards until it is told again; of the goroutine of the heartbeats
 
 	// The limiter's lock guards these.
 	listed time.Time // when, by Redis' clock
 	found  time.Time // when the registry last answered after it had, or may have, been away
+	away   away
 }
 
 // aheadAtMost is how far a published list may be ahead of the last one: heartbeats are
@@ -244,9 +260,18 @@ func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
 	if n := int64(len(r.Instances)); a.limiter.inForce.instances.Swap(n) != n {
 		a.nextGeneration()
 	}
+	m := &a.membership
+	m.away.follow(now.Unix(), r.Instances)
+	if !a.Serving() {
+		// Until now its HAProxy has gone on by itself.
+		m.away.leaveTo(hostOf(a.options.Instance), ratelimit.Away{Of: len(r.Instances), Through: now.Unix() + backSpan, Counted: now.Unix() + 1})
+	}
+	without, gone := m.away.list(now.Unix()), m.away.gone()
 	for _, s := range a.limiter.allCores() {
+		s.tokens.Away(without)
 		s.tokens.Cluster(now, len(r.Instances), rank)
-		s.slots.Cluster(now, len(r.Instances), rank)
+		// Their requests go on, and what is alone would not ask whose slots they are.
+		s.slots.Cluster(now, len(r.Instances)+gone, rank)
 	}
 	a.limiter.bytes.Cluster(now, len(r.Instances))
 }

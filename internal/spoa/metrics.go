@@ -68,16 +68,16 @@ type userMetrics struct {
 
 // clusterMetrics are about Redis, polygen and the other instances.
 type clusterMetrics struct {
-	lost, lostShards, instances, offset prometheus.Gauge
-	losses                              prometheus.Counter
-	limitErrors                         *prometheus.CounterVec // by reason
-	limitsInfo                          *prometheus.GaugeVec
-	limitsSize                          prometheus.Gauge
-	limitsDelay                         prometheus.Histogram
-	policies                            *prometheus.CounterVec // by kind
-	policyDelay                         prometheus.Histogram
-	policyAt                            prometheus.Gauge
-	flush                               *prometheus.HistogramVec // by lane
+	lost, lostShards, instances, away, offset prometheus.Gauge
+	losses                                    prometheus.Counter
+	limitErrors                               *prometheus.CounterVec // by reason
+	limitsInfo                                *prometheus.GaugeVec
+	limitsSize                                prometheus.Gauge
+	limitsDelay                               prometheus.Histogram
+	policies                                  *prometheus.CounterVec // by kind
+	policyDelay                               prometheus.Histogram
+	policyAt                                  prometheus.Gauge
+	flush                                     *prometheus.HistogramVec // by lane
 }
 
 // creditMetrics are about what HAProxy may admit by itself.
@@ -191,6 +191,8 @@ func newClusterMetrics(f metric.Factory) clusterMetrics {
 			"Shards of Redis that the agent goes on without."),
 		instances: f.Gauge("sluice_instances",
 			"Instances in the cluster, as this one sees it."),
+		away: f.Gauge("sluice_instances_away",
+			"Instances whose agents have left or only just come, as this one sees it: it leaves them a part of each limit, for their HAProxies admit it by themselves."),
 		offset: f.Gauge("sluice_clock_offset_seconds",
 			"The cluster's time minus this machine's."),
 		losses: f.Counter("sluice_redis_losses_total",

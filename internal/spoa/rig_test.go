@@ -117,6 +117,7 @@ func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.serving.Store(true) // its tests ask it without a socket
 	r := &rig{Agent: a, t: t, registry: o.Registerer.(*prometheus.Registry), pool: p, taught: map[string]peers.Values{}}
 	a.teachThen = func(table, key string, values peers.Values, ttl time.Duration, then func()) {
 		if table == creditTable.Name {

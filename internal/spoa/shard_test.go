@@ -349,7 +349,7 @@ func TestRegistryOutOfReachOfOneOfTwo(t *testing.T) {
 		a.noteRegistry(errAway)
 		wait(5 * time.Second)
 		b.joined(bus.Registry{Instances: []string{"b"}, Now: time.Now()})
-		wait(3 * time.Second)
+		wait((awaySpan + 3) * time.Second) // for as long it leaves the other one a part
 		for range 4 {
 			admitted := map[*rig]int{}
 			for range 150 {

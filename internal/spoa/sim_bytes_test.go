@@ -161,7 +161,6 @@ func aliveBytes(instance string, shard int) int {
 	c.text(len("sluice:{}:alive") + digits(shard))
 	c.text(len(instance))
 	c.numbers(1750, int(time.Minute/time.Millisecond))
-	c.text(0)
 	return c.total()
 }
 

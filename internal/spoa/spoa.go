@@ -91,11 +91,9 @@ func New(o Options) (*Agent, error) {
 	return a, nil
 }
 
-// Run works until ctx ends; then it answers what has been asked, reports what
-// it admitted, and leaves the cluster.
+// Run works until ctx ends; then it leaves the cluster, goes on until the second ends if there are other instances, answers
+// what has been asked, and reports what it admitted.
 func (a *Agent) Run(ctx context.Context) error {
-	// Last of all: as soon as this instance has left, the others divide its part among them, so the pools must have
-	// its last reports by then.
 	defer a.leave(ctx)
 	joining, span := a.options.Tracer.Begin(ctx, "join the cluster", time.Time{})
 	listener, err := a.prepareToServe(joining)
@@ -107,10 +105,13 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	working, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
 	// The exchange outlives the serving, so that the last reports are complete.
 	exchanging, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	loops := []func(context.Context) error{
+		func(working context.Context) error { return a.part(ctx, working, end) },
 		func(context.Context) error { return a.exchange.run(exchanging) },
 		func(ctx context.Context) error {
 			defer stop()
@@ -131,7 +132,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.runtime != nil {
 		loops = append(loops, a.runWithdrawals, a.tallies.run, a.runOffers)
 	}
-	return group.Run(ctx, loops...)
+	return group.Run(working, loops...)
 }
 
 // Serving reports whether HAProxy gets verdicts.

@@ -137,7 +137,7 @@ func (a *Agent) setLimit(b *bucket, r *limits.Rate) {
 		b.spent = false
 	}
 	b.rate = *r
-	b.limit = r.Max + r.Burst
+	b.limit = a.ceiling(b, b.start) + r.Burst
 }
 
 // TakeOutput returns what has become due and forgets it. The slices are the

@@ -159,8 +159,17 @@ func (b *bucket) end() int64 { return b.start*second + b.length() }
 func (b *bucket) following() int64 { return b.start + b.length()/second }
 
 // emptyAsk makes an Ask of nothing yet, about a window that begins at a second.
-func (b *bucket) emptyAsk(sec int64) Ask {
-	return Ask{Key: b.key, WindowStart: sec, Limit: b.rate.Max, Burst: b.rate.Burst, Reserve: b.portion.reserve}
+func (a *Agent) emptyAsk(b *bucket, sec int64) Ask {
+	return Ask{Key: b.key, WindowStart: sec, Limit: a.ceiling(b, sec), Burst: b.rate.Burst, Reserve: b.portion.reserve}
+}
+
+// ceiling is what all agents together may admit in the window that begins at a second, but for what a burst has left.
+func (a *Agent) ceiling(b *bucket, sec int64) int {
+	if b.pooled() {
+		// What HAProxy admits without its agent is counted by the second.
+		return b.rate.Max
+	}
+	return a.fleet.ceiling(b.rate.Max, sec)
 }
 
 // windowStart is the second at which the window begins that a time is in.

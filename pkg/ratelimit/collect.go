@@ -94,10 +94,8 @@ func takeBatch[T any](list []T, room *int, use func(T) bool) []T {
 
 // makeReport makes an Ask that carries what the bucket has to report.
 func (a *Agent) makeReport(b *bucket) Ask {
-	ask := Ask{
-		Key: b.key, WindowStart: b.start, Limit: b.rate.Max, Burst: b.rate.Burst, Reserve: b.portion.reserve,
-		Debt: b.debt, Back: b.back, Instances: a.sharers(b),
-	}
+	ask := a.emptyAsk(b, b.start)
+	ask.Debt, ask.Back, ask.Instances = b.debt, b.back, a.sharers(b)
 	b.debt, b.back = 0, 0
 	return ask
 }

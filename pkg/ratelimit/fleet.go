@@ -14,12 +14,22 @@ type fleet struct {
 	joined    int64 // the second in which it first was
 	shared    int64 // the last second in which it may not have been alone
 	former    []formerly
+	away      []Away
 }
 
 // formerly is a number of instances that other agents may still go by, through a second.
 type formerly struct {
 	instances int
 	through   int64
+}
+
+// Away is an instance whose agent does not serve it: it has left, or is not heard any more, or has only just come.
+// Its HAProxy may go on, and admits by itself what the agent has taught it: the instance's even part of each limit
+// of a second (credit.Unasked).
+type Away struct {
+	Of      int   // instances there were, at least 2
+	Through int64 // the last second in which it may be so, since the epoch
+	Counted int64 // the first second in which pools reserve its portion, which is some of that part, for it is an instance again; 0: none
 }
 
 const (
@@ -50,10 +60,34 @@ func (f *fleet) become(now int64, instances, rank int) {
 	f.instances, f.rank = instances, rank
 }
 
+// ceiling is what all agents together may admit of a limit in a second: not what HAProxies whose agents are away admit
+// by themselves.
+func (f *fleet) ceiling(limit int, sec int64) int {
+	rest, least := limit, limit
+	for _, o := range f.away {
+		if o.Through >= sec {
+			rest -= limit / o.Of
+			if o.Counted > 0 && sec >= o.Counted {
+				each, _ := f.portions(limit, sec)
+				rest += min(each, limit/o.Of)
+			}
+			least = min(least, max(1, limit/o.Of))
+		}
+	}
+	// Should nearly all be away, their parts are of different numbers of instances, and may be more than the limit.
+	return max(rest, least)
+}
+
 // settled reports whether all agents go by the same number in a second.
 func (f *fleet) settled(sec int64) bool {
 	for _, o := range f.former {
 		if o.through >= sec {
+			return false
+		}
+	}
+	for _, o := range f.away {
+		// Who is alone would lend the whole limit.
+		if o.Through >= sec && f.instances <= 1 {
 			return false
 		}
 	}

@@ -118,6 +118,10 @@ func (a *Agent) Refusing(at time.Time, k Key, sec int64) (limit int, told bool) 
 	return b.rate.Max, b.refusing
 }
 
+// Away tells the agent which instances are away, instead of what it was told before. What their HAProxies admit by
+// themselves it leaves to them. It keeps the slice.
+func (a *Agent) Away(instances []Away) { a.fleet.away = instances }
+
 // Leave gives back the tokens in hand that others may still use, those of windows
 // longer than a second and of bursts, and asks for nothing from now on. It is for an
 // agent that decides no more requests; what it has to say is then collected as ever.

@@ -135,7 +135,7 @@ func (a *Agent) admittedByHAProxy(b *bucket) int {
 func (a *Agent) nextAsk(b *bucket, now int64) Ask {
 	// Asked ahead, so that what is given back is there for others when the second begins.
 	p, sec := &b.portion, b.following()
-	ask := b.emptyAsk(sec)
+	ask := a.emptyAsk(b, sec)
 	ask.Instances = a.sharers(b)
 	own, want := 0, 0
 	if p.phase != portionNone {

@@ -76,7 +76,7 @@ func (a *Agent) advanceWindow(b *bucket, now int64) {
 	// After the window is set: the portion belongs to the new second.
 	a.rollPortion(b, now)
 	// It is at most that, until the pool is heard of.
-	b.limit = b.rate.Max + b.rate.Burst
+	b.limit = a.ceiling(b, b.start) + b.rate.Burst
 	if b.waiting > b.balance {
 		a.requestTokens(b)
 	}
@@ -100,7 +100,7 @@ func (a *Agent) closeWindow(b *bucket) {
 		a.report(a.makeReport(b))
 	}
 	// Of a window that has not begun, others may use them.
-	a.giveBack(b.emptyAsk(b.following()), b.next)
+	a.giveBack(a.emptyAsk(b, b.following()), b.next)
 }
 
 // clearWindow begins a window in which nothing has happened.

@@ -199,7 +199,7 @@ func (a *Agent) restore(b *bucket, sec, now int64) {
 	switch {
 	case sec < b.start:
 		// The window is over: what was spent is in its report.
-		a.giveBack(b.emptyAsk(sec-sec%(b.length()/second)), 1)
+		a.giveBack(a.emptyAsk(b, sec-sec%(b.length()/second)), 1)
 		return
 	case b.admitted == 0:
 		// It began anew meanwhile, as with a limit that has another pool.

@@ -1,7 +1,7 @@
--- Tells a shard that an instance is alive, or that it has left.
+-- Tells a shard that an instance is alive.
 --
 -- KEYS  the shard's instances: a zset, instance -> Redis' time when it was heard last
--- ARGV  the instance, lapse and time to live in milliseconds, 'left' or ''
+-- ARGV  the instance, lapse and time to live in milliseconds
 -- Returns 1.
 --
 -- Who is not heard any more stays for the time to live: scripts/slots.lua takes those for
@@ -10,10 +10,6 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local heard = redis.call('ZSCORE', KEYS[1], ARGV[1])
-if ARGV[4] == 'left' then
-  if heard then redis.call('ZADD', KEYS[1], now - ARGV[3] / 2, ARGV[1]) end
-  return 1
-end
 -- Only here, and not with each heartbeat: nobody is added without it, so the list cannot grow.
 if not heard then
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[3])
