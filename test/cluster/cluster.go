@@ -52,6 +52,7 @@ type Options struct {
 	SPOAArgs  []string // further arguments of the agents
 
 	PolygenArgs []string // and of the polygens
+	Commands    string   // the folder of another version's commands, to begin with; "" means this version's
 	Env         []string // of the agents and polygens, beside this process's own
 }
 
@@ -102,7 +103,10 @@ func Start(t testing.TB, o Options) *Cluster {
 	if o.MaxWait == 0 {
 		o.MaxWait = LongWait
 	}
-	c := &Cluster{options: o, bin: build(t), RedisAddr: o.Redis}
+	c := &Cluster{options: o, bin: o.Commands, RedisAddr: o.Redis}
+	if c.bin == "" {
+		c.Upgrade(t)
+	}
 	// Not t.TempDir: its path may be too long for a unix socket.
 	dir, err := os.MkdirTemp("", "sluice")
 	if err != nil {
@@ -143,6 +147,12 @@ func Start(t testing.TB, o Options) *Cluster {
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	return c
+}
+
+// Upgrade has what is started from now on be of this version.
+func (c *Cluster) Upgrade(t testing.TB) {
+	t.Helper()
+	c.bin = build(t)
 }
 
 // Stop ends all processes before the test does.

@@ -29,6 +29,7 @@ type Instance struct {
 	Agent   *proctest.Process
 
 	cluster *Cluster
+	files   haproxy.Config
 	config  string
 	env     []string
 }
@@ -59,9 +60,13 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 	if c.options.AccessLog != "" {
 		config.Env = append(config.Env, "SLUICE_ACCESS_LOG="+c.options.AccessLog)
 	}
-	in.config, in.env, err = haproxy.Write(dir, config)
-	if err != nil {
-		t.Fatal(err)
+	in.files = config
+	in.WriteConfig(t)
+	if c.options.Commands != "" {
+		cmd := exec.Command(filepath.Join(c.bin, "sluice"), "haproxy", "--out", dir, "--force", "--limits", c.LimitsFile, "--identify", c.options.Identify)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("sluice haproxy --out: %v\n%s", err, out)
+		}
 	}
 	if c.options.Beside != "" {
 		in.limitTheirs(t, filepath.Join(dir, "theirs"))
@@ -70,6 +75,15 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 		in.addRules(t, c.options.Rules)
 	}
 	return in
+}
+
+// WriteConfig writes this version's files for HAProxy. One that runs needs a reload.
+func (in *Instance) WriteConfig(t testing.TB) {
+	t.Helper()
+	var err error
+	if in.config, in.env, err = haproxy.Write(filepath.Dir(in.SPOE), in.files); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // limitTheirs has the command put the limits into a configuration of somebody's own, as operators do. That reads SLUICE_BIND and

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,10 +31,15 @@ const shortWait = 60 * time.Millisecond
 // has agents taken for dead that are not.
 const stallAtMost = 200 * time.Millisecond
 
-// underLoad starts a cluster, sends it requests of calm (far below their limit of 100) and
+// underLoad starts a cluster, sends it requests of calm (20 a second, far below their limit of 100) and
 // wild (far above it) for eight seconds, and lets fault happen after two. It does so
 // again should the machine stall meanwhile, as soon as that is seen.
 func underLoad(t *testing.T, start func() *cluster.Cluster, fault func(*cluster.Cluster)) (c *cluster.Cluster, r *load.Report, at time.Time) {
+	t.Helper()
+	return underLoadFor(t, 8*time.Second, start, fault)
+}
+
+func underLoadFor(t *testing.T, d time.Duration, start func() *cluster.Cluster, fault func(*cluster.Cluster)) (c *cluster.Cluster, r *load.Report, at time.Time) {
 	t.Helper()
 	for again := 3; ; again-- {
 		c = start()
@@ -42,7 +48,7 @@ func underLoad(t *testing.T, start func() *cluster.Cluster, fault func(*cluster.
 			most = math.MaxInt64
 		}
 		var stalled bool
-		r, at, stalled = underLoadOnce(t, c, fault, most)
+		r, at, stalled = underLoadOnce(t, c, d, fault, most)
 		stall := time.Duration(0)
 		for _, x := range r.Results {
 			stall = max(stall, time.Duration(x.Sent-x.Scheduled))
@@ -57,7 +63,7 @@ func underLoad(t *testing.T, start func() *cluster.Cluster, fault func(*cluster.
 
 // underLoadOnce reports also whether the machine stalled for longer than most: then the load
 // ended early, and the fault may not have happened.
-func underLoadOnce(t *testing.T, c *cluster.Cluster, fault func(*cluster.Cluster), most time.Duration) (report *load.Report, at time.Time, stalled bool) {
+func underLoadOnce(t *testing.T, c *cluster.Cluster, d time.Duration, fault func(*cluster.Cluster), most time.Duration) (report *load.Report, at time.Time, stalled bool) {
 	t.Helper()
 	targets, err := load.Spread("even", c.Addresses()...)
 	if err != nil {
@@ -77,9 +83,9 @@ func underLoadOnce(t *testing.T, c *cluster.Cluster, fault func(*cluster.Cluster
 		at = time.Now()
 		fault(c)
 	}()
-	users := load.Users("GET", "/", "calm", "wild", "wild", "wild", "wild", "wild", "wild", "wild", "wild", "wild")
+	users := load.Users("GET", "/", append(slices.Repeat([]string{"wild"}, 19), "calm")...)
 	report, err = load.Run(ctx, load.Spec{
-		Targets: targets, Rate: 400, Duration: 8 * time.Second, Align: true, Requests: users, Timeout: proctest.Patience,
+		Targets: targets, Rate: 400, Duration: d, Align: true, Requests: users, Timeout: proctest.Patience,
 	})
 	if err != nil && (report == nil || !proctest.Stalled(ctx)) {
 		t.Fatal(err)
