@@ -13,7 +13,7 @@ import (
 
 const root = ".."
 
-// files are the repository's files that end so, by their paths from its root.
+// files are the repository's files that end so, by their paths from its root, but for what a release has built.
 func files(t *testing.T, end string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -21,7 +21,7 @@ func files(t *testing.T, end string) map[string]string {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
+		if d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "dist") {
 			return filepath.SkipDir
 		}
 		if d.IsDir() || !strings.HasSuffix(path, end) {

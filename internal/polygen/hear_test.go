@@ -3,6 +3,7 @@ package polygen
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -101,33 +102,35 @@ func (g *generator) learned() int { return (g.division.KnownParts() &^ g.learnin
 
 // Of what a polygen has just taken over, or does not hear, it says that it does not know all yet: to who asks, and to other polygens.
 func TestPolygensSayThatTheyLearn(t *testing.T) {
-	const shards = parts.Shards(4)
-	g := newGenerator(t, "127.0.0.1:1", "one", func(o *Options) { o.Bus = open(t, "127.0.0.1:1", int(shards)) })
-	g.decideAll(true)
-	user := userAmong(shards, 5, 0) // of shard 1
-	now := time.Now()
-	says := func(list, ofUser string) {
-		t.Helper()
-		if said, u := g.UnknownUsers(api.ByRecent, 1).Degraded, g.User(user, "").Degraded; said != list || u != ofUser {
-			t.Errorf("it says %q, and of a user %q, want %q and %q", said, u, list, ofUser)
+	synctest.Test(t, func(t *testing.T) {
+		const shards = parts.Shards(4)
+		g := newGenerator(t, "127.0.0.1:1", "one", func(o *Options) { o.Bus = open(t, "127.0.0.1:1", int(shards)) })
+		g.decideAll(true)
+		user := userAmong(shards, 5, 0) // of shard 1
+		now := time.Now()
+		says := func(list, ofUser string) {
+			t.Helper()
+			if said, u := g.UnknownUsers(api.ByRecent, 1).Degraded, g.User(user, "").Degraded; said != list || u != ofUser {
+				t.Errorf("it says %q, and of a user %q, want %q and %q", said, u, list, ofUser)
+			}
 		}
-	}
-	const quarter, ofUser = "polygens are learning: of about 25 % of the users not all is known yet", "polygens are learning: not all is known of this user yet"
-	says("", "")
-	g.observe(now, bus.Heard{Shard: 1, Lost: true})
-	says(quarter, ofUser)
-	g.observe(now, bus.Heard{Shard: 1})
-	says(quarter, ofUser)
-	l := &g.dashboard.learns
-	if l.at(now.Add(time.Second), shards) != shards.Parts(1) || l.at(now.Add(2*time.Second), shards) != 0 {
-		t.Error("it has not learned of the shard within two seconds, or has within one")
-	}
-	*l = learning{span: learnFor}
-	g.division.TakeAnswer(now, parts.Answer{Held: parts.All &^ parts.SetOf(5)})
-	g.lockDashboard().mu.Unlock()
-	g.division.TakeAnswer(now, parts.Answer{Held: parts.All})
-	says("polygens are learning: of about 1 % of the users not all is known yet", ofUser)
-	if out := g.answerOther(question{}); out.Learning != parts.SetOf(5) {
-		t.Errorf("it tells others that it learns of %v, want part 5", out.Learning.Numbers())
-	}
+		const quarter, ofUser = "polygens are learning: of about 25 % of the users not all is known yet", "polygens are learning: not all is known of this user yet"
+		says("", "")
+		g.observe(now, bus.Heard{Shard: 1, Lost: true})
+		says(quarter, ofUser)
+		g.observe(now, bus.Heard{Shard: 1})
+		says(quarter, ofUser)
+		l := &g.dashboard.learns
+		if l.at(now.Add(time.Second), shards) != shards.Parts(1) || l.at(now.Add(2*time.Second), shards) != 0 {
+			t.Error("it has not learned of the shard within two seconds, or has within one")
+		}
+		*l = learning{span: learnFor}
+		g.division.TakeAnswer(now, parts.Answer{Held: parts.All &^ parts.SetOf(5)})
+		g.lockDashboard().mu.Unlock()
+		g.division.TakeAnswer(now, parts.Answer{Held: parts.All})
+		says("polygens are learning: of about 1 % of the users not all is known yet", ofUser)
+		if out := g.answerOther(question{}); out.Learning != parts.SetOf(5) {
+			t.Errorf("it tells others that it learns of %v, want part 5", out.Learning.Numbers())
+		}
+	})
 }
