@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
-	"syscall"
 	"time"
 )
 
@@ -388,7 +387,7 @@ func (l *loop) settleAt(i int, f Failure, now int64) {
 
 // drop closes a connection.
 func (l *loop) drop(c *conn) {
-	_ = syscall.Close(c.fd) // which takes it out of the epoll too
+	l.poller.closeSocket(c.fd)
 	l.conns[c.fd] = nil
 	c.target.open--
 	if c.state == connecting {

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"syscall"
 	"time"
 )
 
@@ -105,7 +104,7 @@ func (s *Slicer) connect(c *conn) error {
 // close closes a connection, which the next slice opens again.
 func (s *Slicer) close(c *conn) {
 	if c.state != closed {
-		_ = syscall.Close(c.fd) // which takes it out of the epoll too
+		s.poller.closeSocket(c.fd)
 		s.byFD[c.fd] = nil
 		c.state = closed
 	}

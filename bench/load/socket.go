@@ -134,6 +134,13 @@ func newPoller() (*poller, error) {
 
 func (p *poller) close() { _ = syscall.Close(p.fd) }
 
+// closeSocket closes a socket of the poller. To close it is not enough: a process that is just being started has it, too,
+// for a moment, and until then there would be events of a descriptor that may be another one's.
+func (p *poller) closeSocket(fd int) {
+	_ = syscall.EpollCtl(p.fd, syscall.EPOLL_CTL_DEL, fd, nil)
+	_ = syscall.Close(fd)
+}
+
 func (p *poller) add(fd int, events uint32) error {
 	return syscall.EpollCtl(p.fd, syscall.EPOLL_CTL_ADD, fd, &syscall.EpollEvent{Events: events, Fd: int32(fd)})
 }
