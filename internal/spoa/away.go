@@ -79,5 +79,10 @@ func (a *away) gone() (n int) {
 // list is who is away in a second or later; it forgets the others.
 func (a *away) list(sec int64) []ratelimit.Away {
 	maps.DeleteFunc(a.until, func(_ string, o ratelimit.Away) bool { return o.Through < sec || o.Of < 2 })
+	for host, o := range a.until {
+		// Else a clock that is set back would have users get less for as long.
+		o.Through = min(o.Through, sec+awaySpan)
+		a.until[host] = o
+	}
 	return slices.SortedFunc(maps.Values(a.until), func(x, y ratelimit.Away) int { return int(y.Through - x.Through) })[:min(len(a.until), maxAway)]
 }

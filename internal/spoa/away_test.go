@@ -54,3 +54,13 @@ func TestAwayIsBounded(t *testing.T) {
 		t.Errorf("%d are remembered when that is over, want none", len(a.until))
 	}
 }
+
+// A clock that is set back does not keep anybody away for longer.
+func TestAwayWhenTheClockIsSetBack(t *testing.T) {
+	var a away
+	a.follow(1000, []string{"a#1", "b#1"})
+	a.follow(1001, []string{"a#1"})
+	if got := a.list(10); len(got) != 1 || got[0].Through != 10+awaySpan {
+		t.Errorf("list() = %v, want one through %d", got, 10+awaySpan)
+	}
+}
