@@ -361,9 +361,12 @@ func newProcessHearsOfWithdrawals(t *testing.T, onItsWay bool) {
 	r, f, look := newDefaultRig(t, 2, defaultLimits)
 	look(8 * time.Second)
 	runtime := r.runtime.(*fakeRuntime)
+	hot := func() {
+		r.applyPolicies([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
+	}
 	stayHot := func(seconds int) {
 		for range seconds {
-			r.applyPolicies([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
+			hot()
 			look(time.Second)
 		}
 	}
@@ -373,8 +376,13 @@ func newProcessHearsOfWithdrawals(t *testing.T, onItsWay bool) {
 		runtime.fail(errors.New("no socket"))
 	}
 	if onItsWay {
-		runtime.behind = replace
-		stayHot(1)
+		replaced := make(chan struct{})
+		runtime.behind = func() { <-replaced }
+		hot()
+		synctest.Wait() // HAProxy has withdrawn
+		replace()
+		close(replaced)
+		synctest.Wait()
 	} else {
 		stayHot(1)
 		runtime.fail(errors.New("no socket"))
