@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-qos/sluice/internal/clock"
 )
 
 // Step is the resolution of the counts.
@@ -125,7 +127,7 @@ func Run(ctx context.Context, o *Origin, streams []Stream, d time.Duration) Repo
 		o.mu.Unlock()
 		t := transport(clients, s, i)
 		wg.Go(func() {
-			if !sleep(ctx, s.Begin) {
+			if !clock.Sleep(ctx, s.Begin) {
 				return
 			}
 			ctx := ctx
@@ -211,15 +213,6 @@ func (e endless) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	return len(b), nil
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 // watch adds up for how much of each step this process does not run: a machine whose host

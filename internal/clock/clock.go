@@ -11,6 +11,7 @@
 package clock
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,18 @@ type Clock struct {
 type sample struct {
 	offset    time.Duration
 	roundTrip time.Duration
+}
+
+// Sleep waits for a while, and reports whether that has passed before ctx ended.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
 }
 
 // Now is the cluster's time.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/up"
 )
@@ -154,7 +155,7 @@ func (s *show) send(ctx context.Context, addresses []string) error {
 // they have been in force for the second.
 func (s *show) changeLimits(ctx context.Context) error {
 	defer func() { s.record.end(time.Now()) }()
-	if !sleep(ctx, s.Duration/2) {
+	if !clock.Sleep(ctx, s.Duration/2) {
 		return nil
 	}
 	// As an editor does that leaves no half of a file to be read.
@@ -169,25 +170,15 @@ func (s *show) changeLimits(ctx context.Context) error {
 	refusing, stop := context.WithTimeout(ctx, limitsWithin)
 	defer stop()
 	for s.record.limited().IsZero() {
-		if !sleep(refusing, 10*time.Millisecond) {
+		if !clock.Sleep(refusing, 10*time.Millisecond) {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return fmt.Errorf("nothing is refused %v after the limits were written", limitsWithin)
 		}
 	}
-	sleep(ctx, s.Duration/2)
+	clock.Sleep(ctx, s.Duration/2)
 	return nil
-}
-
-// sleep reports whether so long has passed before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 // line tells when up has printed that everything serves.

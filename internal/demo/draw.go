@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
@@ -43,7 +44,7 @@ func (s *show) draw(ctx context.Context) error {
 		if err := screen.Draw(lines, styles...); err != nil {
 			return err
 		}
-		if !sleep(ctx, drawEvery) {
+		if !clock.Sleep(ctx, drawEvery) {
 			return screen.Finish()
 		}
 	}
@@ -180,7 +181,7 @@ func (s *show) axis(each time.Duration, width int) string {
 // writeLines writes a line now and then, for what is no terminal, or a small one.
 func (s *show) writeLines(ctx context.Context) error {
 	every := max(s.Duration/12, time.Second)
-	for sleep(ctx, every) {
+	for clock.Sleep(ctx, every) {
 		now := time.Now()
 		_, err := fmt.Fprintf(s.Stdout, "%s\n  noisy: %s\n  quiet: %s\n", strings.TrimSpace(s.phase(now)), s.lately(false, now), s.lately(true, now))
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -112,7 +113,7 @@ func (a *Agent) endOffer(now time.Time, through int64) {
 
 // runOffers sees to it that HAProxy knows what users have by default, until ctx ends.
 func (a *Agent) runOffers(ctx context.Context) error {
-	for sleep(ctx, offerEvery) {
+	for clock.Sleep(ctx, offerEvery) {
 		// Debug only: without an offer HAProxy asks about these users, which costs time and breaks no limit.
 		if err := a.offerCredit(ctx); err != nil && ctx.Err() == nil {
 			a.metrics.byDefaultErrors.Inc()

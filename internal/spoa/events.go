@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/clock"
 )
 
 const (
@@ -138,7 +139,7 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 	buckets := newEvents()
 	for {
 		now := a.clock.Now()
-		if !sleep(ctx, now.Truncate(startsEvery).Add(startsEvery).Sub(now)) {
+		if !clock.Sleep(ctx, now.Truncate(startsEvery).Add(startsEvery).Sub(now)) {
 			return nil
 		}
 		// Nothing is taken out of the counts meanwhile: the first report after the loss has all of it.
@@ -157,7 +158,7 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		events := buckets.countSecond(reports, near, a.metrics.started.takeCounts(), func(user string) string { return a.limiter.inForce.limitsOf(user).Tier })
 		events.Second = second
 		a.metrics.startedUsers.Set(float64(len(reports)))
-		if !sleep(ctx, later) {
+		if !clock.Sleep(ctx, later) {
 			return nil
 		}
 		lost, err := buckets.sendAll(ctx, events, a.limiter.divideLost, func(ctx context.Context, number uint64, events bus.Events) error {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/listen"
 	"github.com/sluice-qos/sluice/internal/spop"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -34,7 +35,7 @@ func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
 	}
 	// Another agent may believe that it is alone until its next heartbeat. Where heartbeats are rarer nobody does.
 	for waited := time.Duration(0); instances > 1 && waited <= beatEvery; waited += beatEvery / 2 {
-		if !sleep(ctx, beatEvery/2) {
+		if !clock.Sleep(ctx, beatEvery/2) {
 			return nil, ctx.Err()
 		}
 		// What matters is the wait: the next heartbeat repeats one that fails.
@@ -69,7 +70,7 @@ func retry[T any](ctx context.Context, log *slog.Logger, what string, f func() (
 			next = time.Now().Add(10 * time.Second)
 			log.Warn("waiting", slog.String("for", what), slog.Any("error", err))
 		}
-		if !sleep(ctx, beatEvery) {
+		if !clock.Sleep(ctx, beatEvery) {
 			return v, ctx.Err()
 		}
 	}
@@ -98,7 +99,7 @@ func (a *Agent) part(ctx, working context.Context, end context.CancelFunc) error
 		}
 		rest = now.Add(heardWithin).Truncate(time.Second).Add(time.Second).Sub(now)
 	})
-	sleep(working, rest)
+	clock.Sleep(working, rest)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
@@ -64,7 +65,7 @@ func (a *Agent) readLimits(ctx context.Context) error {
 		wanted := time.Now()
 		wait := stagger(a.limiter.inForce.instances.Load(), rand.Float64())
 		for failures := 1; ; failures++ {
-			if !sleep(ctx, wait) {
+			if !clock.Sleep(ctx, wait) {
 				return nil
 			}
 			err := a.fetchLimits(ctx, wanted)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 )
@@ -159,11 +160,11 @@ func (f *simFleet) judge(r *simResult, seconds int) {
 
 // runBeats is the agent's heartbeats, without the registry: nobody joins or leaves.
 func (e *simEdge) runBeats(ctx context.Context) {
-	if !sleep(ctx, time.Duration(e.number)*beatEvery/time.Duration(len(e.fleet.edges))) {
+	if !clock.Sleep(ctx, time.Duration(e.number)*beatEvery/time.Duration(len(e.fleet.edges))) {
 		return
 	}
 	every := int(bus.HeartbeatEvery(len(e.fleet.edges)) / beatEvery)
-	for n := e.number; sleep(ctx, beatEvery); n++ {
+	for n := e.number; clock.Sleep(ctx, beatEvery); n++ {
 		if n%every == 0 {
 			e.fleet.redis.heartbeat(e.name)
 		}
@@ -179,14 +180,14 @@ func (e *simEdge) runReports(ctx context.Context) {
 	later := rand.N(reportWithin)
 	for number := 1; ; number++ {
 		now := time.Now()
-		if !sleep(ctx, now.Truncate(startsEvery).Add(startsEvery).Sub(now)) {
+		if !clock.Sleep(ctx, now.Truncate(startsEvery).Add(startsEvery).Sub(now)) {
 			return
 		}
 		var near int
 		reports, near = e.starts.takeReports(reports[:0])
 		e.raiseInProgress(reports)
 		events := buckets.countSecond(reports, near, e.metrics.started.takeCounts(), func(user string) string { return e.limiter.inForce.limitsOf(user).Tier })
-		if !sleep(ctx, later) {
+		if !clock.Sleep(ctx, later) {
 			return
 		}
 		e.fleet.redis.started(e.name, number, reports, &events)
@@ -196,7 +197,7 @@ func (e *simEdge) runReports(ctx context.Context) {
 // drawOthers draws the requests of users who are not busy, second by second.
 func (f *simFleet) drawOthers(ctx context.Context, start time.Time) {
 	random := rand.New(rand.NewPCG(2, 0))
-	for second := start; sleep(ctx, time.Until(second)); second = second.Add(time.Second) {
+	for second := start; clock.Sleep(ctx, time.Until(second)); second = second.Add(time.Second) {
 		n := f.load.others(random, len(f.edges), func(rank, instance, tickets int) {
 			e := f.edges[instance]
 			places := concurrency.Places{Lent: true, Here: 1, Places: tickets}
@@ -212,7 +213,7 @@ func (f *simFleet) drawOthers(ctx context.Context, start time.Time) {
 // offer asks the questions of a benchmark, as fleet.offer does.
 func (f *simFleet) offer(ctx context.Context, start time.Time) {
 	random := rand.New(rand.NewPCG(1, 0))
-	for due := start; sleep(ctx, time.Until(due)); due = due.Add(time.Duration(random.ExpFloat64() / f.load.rate * 1e9)) {
+	for due := start; clock.Sleep(ctx, time.Until(due)); due = due.Add(time.Duration(random.ExpFloat64() / f.load.rate * 1e9)) {
 		user, agent := f.load.next(len(f.edges))
 		go f.edges[agent].askOther(int(user), haproxyCredit{})
 	}
@@ -278,10 +279,10 @@ func (e *simEdge) end(end *simEnd) {
 func (e *simEdge) serve(ctx context.Context, start time.Time, arrivals *simArrivals) {
 	random := rand.New(rand.NewPCG(1, uint64(e.number)))
 	names := make(map[int]string)
-	if !sleep(ctx, time.Until(start)) {
+	if !clock.Sleep(ctx, time.Until(start)) {
 		return
 	}
-	for sleep(ctx, simStep) {
+	for clock.Sleep(ctx, simStep) {
 		e.takeMail()
 		e.mu.Lock()
 		e.step++

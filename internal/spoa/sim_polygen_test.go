@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
@@ -74,7 +75,7 @@ func (p *simPolygen) receive(e bus.Event) {
 func (p *simPolygen) run(ctx context.Context) {
 	p.slots.Instances(time.Now(), p.names)
 	p.bytes.Instances(time.Now(), p.names)
-	for round := 1; sleep(ctx, simRound); round++ {
+	for round := 1; clock.Sleep(ctx, simRound); round++ {
 		now := time.Now()
 		p.mu.Lock()
 		events := p.inbox

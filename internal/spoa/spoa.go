@@ -161,18 +161,6 @@ func (a *Agent) Ready() error {
 	return nil
 }
 
-// sleep waits for a time, and reports whether ctx has not ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
 // splitAddress divides "unix:/path" or "host:port" into network and address.
 func splitAddress(address string) (network, rest string) {
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {

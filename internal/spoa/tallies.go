@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -79,7 +80,7 @@ func newTallies(table creditReader, of func(user string) *limits.Limits, s *star
 // run reads the table until ctx ends.
 func (t *tallies) run(ctx context.Context) error {
 	t.failure = afterStart()
-	for wait := time.Duration(0); sleep(ctx, wait); {
+	for wait := time.Duration(0); clock.Sleep(ctx, wait); {
 		begun := time.Now()
 		err := t.readTable(ctx)
 		if ctx.Err() != nil {

@@ -179,7 +179,7 @@ users: {alice: pro, tess: tried}
 		{"a hidden name", "/", "alice", 5},
 		{"a dry run", "/", "tess", 8},
 	} {
-		if admitted := admittedOf(t, 8, "http://"+in.Address+tt.path, tt.user); admitted != tt.admitted {
+		if admitted := admittedOf(t, 8, in.Address+tt.path, tt.user); admitted != tt.admitted {
 			t.Errorf("%s: %d of 8 requests are admitted, want %d", tt.name, admitted, tt.admitted)
 		}
 	}
@@ -196,19 +196,10 @@ users: {alice: pro, tess: tried}
 }
 
 // admittedOf is how many of so many requests, one after the other, are answered by an origin.
-func admittedOf(t *testing.T, n int, url, user string) (admitted int) {
+func admittedOf(t *testing.T, n int, address, user string) (admitted int) {
 	t.Helper()
 	for range n {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("X-User", user)
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res.Body.Close()
+		res, _ := do(t, http.MethodGet, address, user)
 		if res.StatusCode == http.StatusOK {
 			admitted++
 		}

@@ -249,17 +249,7 @@ func answers(t *testing.T, method, path, user string, most int, addresses ...str
 	t.Helper()
 	refused := 0 // since the last that was admitted
 	for i := 0; admitted < most && refused < 75; i++ {
-		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addresses[i%len(addresses)]+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("X-User", user)
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, res.Body)
-		res.Body.Close()
+		res, _ := do(t, method, addresses[i%len(addresses)]+path, user)
 		if res.StatusCode == http.StatusOK {
 			admitted, refused, limit = admitted+1, 0, ""
 			continue

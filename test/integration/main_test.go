@@ -200,11 +200,12 @@ func get(t *testing.T, address, user string) (*http.Response, string) {
 	return do(t, "GET", address, user)
 }
 
+// do sends one request to an address, whose path may follow, and returns the answer and its body.
 func do(t *testing.T, method, address, user string) (*http.Response, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+address+"/", nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+address, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

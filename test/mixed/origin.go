@@ -1,11 +1,12 @@
 package mixed
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/sluice-qos/sluice/internal/clock"
 )
 
 // Origin is a server behind the one that Run talks to. It answers
@@ -35,7 +36,7 @@ func Origin() http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		sleep(q.Context(), time.Duration(ms)*time.Millisecond)
+		clock.Sleep(q.Context(), time.Duration(ms)*time.Millisecond)
 	})
 	mux.HandleFunc("/dead", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
 	mux.HandleFunc("/hangup", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
@@ -45,7 +46,7 @@ func Origin() http.Handler {
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	})
-	mux.HandleFunc("/hang", func(_ http.ResponseWriter, q *http.Request) { sleep(q.Context(), 2*time.Second) })
+	mux.HandleFunc("/hang", func(_ http.ResponseWriter, q *http.Request) { clock.Sleep(q.Context(), 2*time.Second) })
 	mux.HandleFunc("/upgrade", func(w http.ResponseWriter, _ *http.Request) {
 		conn, buf, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -64,13 +65,6 @@ func Origin() http.Handler {
 func number(q *http.Request, name string) (n int64, err error) {
 	_, err = fmt.Sscan(q.PathValue(name), &n)
 	return n, err
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // zeros is an endless body.
