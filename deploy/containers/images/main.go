@@ -53,6 +53,10 @@ type version struct {
 }
 
 func main() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: images OUT PROGRAMS")
+		os.Exit(2)
+	}
 	if err := run(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
 		os.Exit(1)
