@@ -37,11 +37,13 @@ func Start() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.Close()
+	defer l.Close()
 	s, err := Init(l.Addr().String())
 	if err != nil {
 		return nil, err
 	}
+	// No sooner: to make a server takes seconds, in which the kernel may give its port to anybody else.
+	l.Close()
 	if err := s.Run(); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
