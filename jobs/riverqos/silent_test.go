@@ -28,6 +28,7 @@ type hole struct {
 	mu     sync.Mutex
 	mute   *atomic.Bool // of the connections that are made now
 	conns  []net.Conn
+	over   bool // the test has ended
 }
 
 func newHole(t testing.TB, dsn string) *hole {
@@ -56,6 +57,7 @@ func newHole(t testing.TB, dsn string) *hole {
 	t.Cleanup(func() {
 		_ = l.Close()
 		h.mu.Lock()
+		h.over = true
 		for _, c := range h.conns {
 			_ = c.Close()
 		}
@@ -87,6 +89,10 @@ func (h *hole) serve(t testing.TB, c net.Conn) {
 		return
 	}
 	h.mu.Lock()
+	// One that was accepted just before the end is none of those that were closed then: nobody would end it.
+	if h.over {
+		_, _ = c.Close(), s.Close()
+	}
 	h.conns = append(h.conns, c, s)
 	mute := h.mute
 	h.mu.Unlock()
