@@ -92,12 +92,9 @@ func (s *Server) startConn(nc net.Conn, open *conns) {
 	}
 	s.metrics.connections.Inc()
 	c := newConn(s, nc)
-	open.runTracked(c, func() {
-		defer func() {
-			s.active.Add(-1)
-			s.metrics.connections.Dec()
-		}()
-		s.runConn(c)
+	open.runTracked(c, func() { s.runConn(c) }, func() {
+		s.active.Add(-1)
+		s.metrics.connections.Dec()
 	})
 }
 
@@ -123,12 +120,14 @@ type conns struct {
 
 func newConns() *conns { return &conns{open: map[*conn]struct{}{}} }
 
-func (cs *conns) runTracked(c *conn, serve func()) {
+// runTracked serves a connection, and says when it has ended and is none of the open ones any more.
+func (cs *conns) runTracked(c *conn, serve, ended func()) {
 	cs.mu.Lock()
 	// Before its goroutine runs: drainAll must not miss one that has just come.
 	cs.open[c] = struct{}{}
 	cs.mu.Unlock()
 	cs.wg.Go(func() {
+		defer ended()
 		defer func() {
 			cs.mu.Lock()
 			delete(cs.open, c)

@@ -527,6 +527,8 @@ func TestServeDrains(t *testing.T) {
 		}()
 		idle.wantClosed()
 		half.wantClosed()
+		// Those two are gone from the open ones, so all of these have been told to read no more.
+		counter(t, s.metrics.connections, 1)
 		counter(t, s.metrics.rejected.WithLabelValues(string(rejectTimeout)), 0)
 		if _, err := net.Dial(s.addr.Network(), s.addr.String()); err == nil {
 			t.Error("still accepting after the context ended")
@@ -566,7 +568,7 @@ func TestServeDrains(t *testing.T) {
 
 // blocking runs a server whose handler says when it was asked, and then waits to be released.
 func blocking(t *testing.T, drain time.Duration) (s running, asked, release chan struct{}) {
-	asked, release = make(chan struct{}), make(chan struct{})
+	asked, release = make(chan struct{}, 2), make(chan struct{}) // room for one that should not be read
 	return serveUnix(t, Options{Handler: func(r *Request) {
 		asked <- struct{}{}
 		<-release
