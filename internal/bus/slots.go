@@ -21,8 +21,8 @@ type Slotted struct {
 // three tenths of the limit, the instances that are gone are dropped from the user's pool before: those
 // that the shard has heard before, but that have neither called Alive nor asked lately; of whom it has
 // never heard, those that have not asked for 30 s. The
-// instance itself is never gone. If the ask has a portion, a field that is as old as
-// the pool's time to live does not count. An ask that is newer than the one before is
+// instance itself is never gone. A field that is as old as the pool's time to live does not
+// count, whose ever it is. An ask that is newer than the one before is
 // published when its user is near the limit, see Progress.
 //
 // Of the asks of a failed call, all, some or none may have been heard. An ask

@@ -186,7 +186,7 @@ func (p slotPool) ask(instance string, known int, shard heardInstances, a concur
 		var written int64
 		_, err := fmt.Sscanf(value, "%d %d %d %d", &h.Held, &h.Active, &h.Seq, &written)
 		large := max(uint64(h.Held), uint64(h.Active), h.Seq, uint64(written)) >= 1<<53
-		expired := a.Portion > 0 && name != instance && now-written >= 30_000
+		expired := name != instance && now-written >= 30_000
 		if err != nil || large || expired || !holdingPattern.MatchString(value) {
 			delete(p, name)
 			continue
@@ -324,7 +324,8 @@ func slotsOfTheGone(t *testing.T, s *server) {
 		written time.Duration // so long ago
 		want    int           // slots that the asking instance gets
 	}{
-		{"a live one keeps them", heardAgo{"a": 0, "other": 500 * time.Millisecond}, time.Hour, 10 - held},
+		{"a live one keeps them", heardAgo{"a": 0, "other": 500 * time.Millisecond}, 20 * time.Second, 10 - held},
+		{"a live one has not said for long that it holds them", heardAgo{"a": 0, "other": 500 * time.Millisecond}, 31 * time.Second, 10},
 		{"one that is gone has asked just now", heardAgo{"a": 0, "other": 3 * time.Second}, 0, 10 - held},
 		{"one that is gone asked later than it told", heardAgo{"a": 0, "other": 3 * time.Second}, 1200 * time.Millisecond, 10 - held},
 		{"one that is gone loses them", heardAgo{"a": 0, "other": 3 * time.Second}, 1751 * time.Millisecond, 10},
@@ -335,7 +336,7 @@ func slotsOfTheGone(t *testing.T, s *server) {
 		{"one of which it has never heard is gone", heardAgo{"a": 0}, 31 * time.Second, 10},
 		{"one of another clock", heardAgo{"a": 0, "other": -time.Hour}, 20 * time.Second, 10 - held},
 		{"one of another clock that is gone", heardAgo{"a": 0, "other": -time.Hour}, -time.Hour, 10},
-		{"a name within another", heardAgo{"a": 0, "other2": 0, "the other": 0, "other": 3 * time.Second}, time.Hour, 10},
+		{"a name within another", heardAgo{"a": 0, "other2": 0, "the other": 0, "other": 3 * time.Second}, 20 * time.Second, 10},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -386,7 +387,7 @@ func slotsOfTheSilent(t *testing.T, s *server) {
 		{"the shard was emptied", 2, 3, nil, nil, concurrency.Grant{Held: 6}},
 		{"one of them has asked", 2, 3, three, map[string]time.Duration{"b": 29 * time.Second}, concurrency.Grant{Held: 7}},
 		{"so long ago that its hash would be gone", 2, 3, three, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 6}},
-		{"where nobody can have credit that counts", 0, 3, three, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 9}},
+		{"nor does it count where nobody can have credit", 0, 3, three, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 10}},
 		{"one that is gone", 2, 2, heardAgo{"a": 0, "b": 0, "c": 5 * time.Second}, nil, concurrency.Grant{Held: 8}},
 		{"of many, one that is idle", 2, 160, heardAgo{"a": 0, "b": 0, "c": 5 * time.Second}, nil, concurrency.Grant{Held: 0, Free: 10 - 2*159}},
 		{"one that is gone had asked", 2, 2, heardAgo{"a": 0, "b": 0, "c": 5 * time.Second}, map[string]time.Duration{"c": 5 * time.Second}, concurrency.Grant{Held: 8}},

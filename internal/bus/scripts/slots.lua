@@ -71,9 +71,10 @@ for k = 2, #KEYS do
     elseif name == instance then
       held, ours, seq = h, a, s
       active = active + a
-    elseif portion > 0 and ms <= forgotten then
-      -- Users who cannot have credit have no portion. Of the others, a field that is as old
-      -- as a hash may become counts as none, as if the hash had expired.
+    elseif ms <= forgotten then
+      -- Who holds anything says so again every ten seconds. A field that is as old as a hash may
+      -- become counts as none, as if the hash had expired: a replica that was behind has fields
+      -- of live instances that have given back what they say, and others keep the hash.
       call('HDEL', key, name)
     else
       others, active, heard = others + h, active + a, heard + 1
