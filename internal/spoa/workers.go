@@ -10,10 +10,12 @@ import (
 // workers remembers the HAProxy processes that have checked the agent over its
 // unix socket, so that it knows when one that was replaced has ended. Over TCP,
 // and where HAProxy's processes cannot be seen, as from another container, it
-// knows of none. The zero workers is ready.
+// knows of none. Behind a proxy it knows that one alone, which never ends. The zero
+// workers is ready.
 type workers struct {
 	mu    sync.Mutex
 	seen  map[int]time.Time // process id → when it last checked the agent
+	ended time.Time         // when one that has ended since last checked the agent
 	old   map[int]struct{}  // those that may have been replaced
 	since time.Time         // when that was
 }
@@ -75,8 +77,9 @@ func (w *workers) oldEnded() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forgetEnded()
-	// None could be seen, or it is too early to tell old from new: to end the count too soon would admit above the limit.
-	if len(w.old) == 0 || time.Since(w.since) < settleSpan {
+	// None was seen to end, or it is too early to tell old from new: to end the count too soon would admit above the limit. Who
+	// checks before and after, and never ends, is no HAProxy but connects for it.
+	if w.since.IsZero() || w.since.Sub(w.ended) >= recentSpan || time.Since(w.since) < settleSpan {
 		return false
 	}
 	for pid := range w.old {
@@ -92,6 +95,9 @@ func (w *workers) forgetEnded() {
 	for pid := range w.seen {
 		// Signal 0 only asks; a process of another user exists too.
 		if err := syscall.Kill(pid, 0); err == syscall.ESRCH {
+			if last := w.seen[pid]; last.After(w.ended) {
+				w.ended = last
+			}
 			delete(w.seen, pid)
 		}
 	}

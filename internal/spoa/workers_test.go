@@ -335,24 +335,41 @@ func TestDrainFollowsTheProcesses(t *testing.T) {
 	}
 }
 
-// Who checked when tells old from new: this process stands for one that is there.
+// An old process with nothing in progress may have ended before the new one checks for the first time.
+func TestOldOneEndedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const gone = -1_000_000_000 // a process group that is not there
+		w := workers{seen: map[int]time.Time{gone: time.Now()}}
+		w.replaced()
+		time.Sleep(settleSpan)
+		if !w.oldEnded() {
+			t.Error("oldEnded() = false, want true: nobody else had checked")
+		}
+	})
+}
+
+// Who checked when tells old from new: this process stands for one that is there, beside one that has ended.
 func TestOldOrNew(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		since   time.Duration // after the replacement, now
 		checked time.Duration // after the replacement, last
+		ended   time.Duration // after the replacement, when the other one checked last
 		want    bool
 	}{
-		{"not since", 2 * settleSpan, -time.Millisecond, false},
-		{"once more, as it was being replaced", 2 * settleSpan, lastSpan - time.Millisecond, false},
-		{"later: it is the new one", 2 * settleSpan, lastSpan, true},
-		{"later, but it is too early to ask", settleSpan / 2, lastSpan, false},
+		{"not since", 2 * settleSpan, -time.Millisecond, 0, false},
+		{"once more, as it was being replaced", 2 * settleSpan, lastSpan - time.Millisecond, 0, false},
+		{"later: it is the new one", 2 * settleSpan, lastSpan, 0, true},
+		{"later, but it is too early to ask", settleSpan / 2, lastSpan, 0, false},
+		{"later, and the other one had just checked", 2 * settleSpan, lastSpan, time.Millisecond - recentSpan, true},
+		{"later, but nobody has ended since: it is a proxy of both", 2 * settleSpan, lastSpan, -recentSpan, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				since := time.Now().Add(-tt.since)
 				w := workers{
 					seen: map[int]time.Time{os.Getpid(): since.Add(tt.checked)}, old: map[int]struct{}{os.Getpid(): {}}, since: since,
+					ended: since.Add(tt.ended),
 				}
 				if got := w.oldEnded(); got != tt.want {
 					t.Errorf("oldEnded() = %v, want %v", got, tt.want)
