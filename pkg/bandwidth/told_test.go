@@ -1,0 +1,236 @@
+package bandwidth_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+)
+
+var toldFrom = time.Unix(1_700_000_000, 0)
+
+func downLimit(n int64) bandwidth.Limit { return bandwidth.Limit{Bytes: [2]int64{bandwidth.Down: n}} }
+
+func amongTwo() *bandwidth.Agent {
+	a := bandwidth.NewAgent(bandwidth.Config{Instance: "me"})
+	a.Cluster(toldFrom, 2)
+	return a
+}
+
+// tickUntil does what is due, each 5 ms, and returns the last report that was made.
+func tickUntil(a *bandwidth.Agent, from, to time.Time) (last bandwidth.Report) {
+	for at := from; !at.After(to); at = at.Add(5 * time.Millisecond) {
+		a.Tick(at)
+		for _, r := range a.Collect(at, nil) {
+			last = r
+		}
+	}
+	return last
+}
+
+func TestAgentRests(t *testing.T) {
+	a := amongTwo()
+	rest := func(at time.Time) time.Duration { return a.IdleFor(at, time.Minute) }
+	if got := rest(toldFrom); got != time.Minute {
+		t.Errorf("without users it rests for %v, want a minute", got)
+	}
+	a.Start(toldFrom, "alice", downLimit(1000))
+	if got := rest(toldFrom); got != 0 {
+		t.Errorf("with a report to make it rests for %v, want 0", got)
+	}
+	a.Collect(toldFrom, nil)
+	a.Tick(toldFrom)
+	if got := rest(toldFrom); got <= 0 || got > 200*time.Millisecond {
+		t.Errorf("with a request that HAProxy has not told of it rests for %v, want at most the 200 ms for which it counts", got)
+	}
+	end := toldFrom.Add(2 * time.Second)
+	if r := tickUntil(a, toldFrom, end); r.Active != 0 {
+		t.Fatalf("the last report has %d in progress, want 0", r.Active)
+	}
+	if got := rest(end); got <= 0 || got > bandwidth.ForgetSpan {
+		t.Errorf("with a user who is to be forgotten it rests for %v, want at most until then", got)
+	}
+}
+
+// What concerns more users than hear of it at once keeps it from resting until all have.
+func TestAgentRestsWhenAllHaveHeard(t *testing.T) {
+	a := amongTwo()
+	const users = 2500
+	for i := range users {
+		a.Start(toldFrom, fmt.Sprint("user ", i), downLimit(1000))
+	}
+	a.Collect(toldFrom, nil)
+	a.Tick(toldFrom)
+	a.Restarted(toldFrom)
+	a.Collect(toldFrom, nil)
+	if got := a.IdleFor(toldFrom, time.Minute); got != 0 {
+		t.Errorf("when some of %d have heard it rests for %v, want 0", users, got)
+	}
+	tickUntil(a, toldFrom, toldFrom.Add(10*time.Millisecond))
+	if got := a.IdleFor(toldFrom, time.Minute); got == 0 {
+		t.Error("when all have heard it does not rest")
+	}
+}
+
+func TestAgentKnowsWhatIsInProgress(t *testing.T) {
+	a, limit := amongTwo(), downLimit(1000)
+	count := func(from bandwidth.Source, active, moved int64) {
+		a.Progress(toldFrom, "alice", limit, from, bandwidth.Count{Active: active, Moved: [2]int64{moved, 0}})
+	}
+	want := func(active int64) {
+		t.Helper()
+		if got := a.Active("alice"); got != active {
+			t.Errorf("Active = %d, want %d", got, active)
+		}
+	}
+	want(0)
+	count(bandwidth.Asked, 0, 5)
+	if n := a.KnownUsers(); n != 0 {
+		t.Errorf("%d users are known by a count of nothing, want 0", n)
+	}
+	count(bandwidth.Held, 2, 5)
+	want(2)
+	count(bandwidth.Asked, 3, 5)
+	want(5)
+	a.Restarted(toldFrom)
+	want(0)
+	count(bandwidth.Asked, 1, 0)
+	want(1)
+}
+
+func TestAgentForgetsWhatWasLentWithHAProxy(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		a := amongTwo()
+		a.Lent(toldFrom, "alice", downLimit(100_000), [2]int64{50_000, 0})
+		a.Start(toldFrom, "alice", downLimit(100_000))
+		want := int64(50_000)
+		if restarted {
+			a.Restarted(toldFrom)
+			want = 0
+		}
+		a.Restate()
+		if r := a.Collect(toldFrom, nil)[0]; r.Moved[bandwidth.Down] != want {
+			t.Errorf("restarted %v: moved %d, want %d", restarted, r.Moved[bandwidth.Down], want)
+		}
+	}
+}
+
+// Who was heard of lately is remembered, by whichever way.
+func TestAgentRemembers(t *testing.T) {
+	limit := downLimit(1000)
+	for name, heard := range map[string]func(a *bandwidth.Agent, at time.Time){
+		"a question": func(a *bandwidth.Agent, at time.Time) { a.Start(at, "alice", limit) },
+		"a count": func(a *bandwidth.Agent, at time.Time) {
+			a.Progress(at, "alice", limit, bandwidth.Asked, bandwidth.Count{})
+		},
+	} {
+		a := amongTwo()
+		a.Start(toldFrom, "alice", limit)
+		again := toldFrom.Add(4 * time.Second)
+		tickUntil(a, toldFrom, again)
+		heard(a, again)
+		tickUntil(a, again, again.Add(bandwidth.ForgetSpan-100*time.Millisecond))
+		if n := a.KnownUsers(); n != 1 {
+			t.Errorf("%s: %d users are known within the span, want 1", name, n)
+		}
+		tickUntil(a, again.Add(bandwidth.ForgetSpan), again.Add(2*bandwidth.ForgetSpan))
+		if n := a.KnownUsers(); n != 0 {
+			t.Errorf("%s: %d users are known after the span, want 0", name, n)
+		}
+	}
+}
+
+// Each word of a user brings the limit in force.
+func TestAgentTakesTheLimitInForce(t *testing.T) {
+	for name, heard := range map[string]func(a *bandwidth.Agent, limit bandwidth.Limit){
+		"a count": func(a *bandwidth.Agent, limit bandwidth.Limit) {
+			a.Progress(toldFrom, "alice", limit, bandwidth.Asked, bandwidth.Count{Active: 1})
+		},
+		"what is lent": func(a *bandwidth.Agent, limit bandwidth.Limit) {
+			a.Lent(toldFrom, "alice", limit, [2]int64{40_000, 0})
+		},
+	} {
+		a := amongTwo()
+		if got := a.Start(toldFrom, "alice", downLimit(100_000))[bandwidth.Down]; got != 50_000 {
+			t.Errorf("%s: begins with %d, want 50000", name, got)
+		}
+		a.TakeOutput()
+		heard(a, downLimit(60_000))
+		tickUntil(a, toldFrom, toldFrom.Add(100*time.Millisecond))
+		tickUntil(a, toldFrom, toldFrom.Add(600*time.Millisecond))
+		out := a.TakeOutput().TableEntries
+		if len(out) == 0 || out[0].Share[bandwidth.Down] != 30_000 {
+			t.Errorf("%s: HAProxy is told %+v, want a share of 30000", name, out)
+		}
+	}
+}
+
+func TestAgentTellsOfADryRun(t *testing.T) {
+	a, limit := amongTwo(), downLimit(1000)
+	a.Start(toldFrom, "alice", limit)
+	a.TakeOutput()
+	limit.DryRun = true
+	a.Limits(toldFrom, func(string) bandwidth.Limit { return limit })
+	if out := a.TakeOutput().TableEntries; len(out) != 1 || !out[0].DryRun {
+		t.Errorf("HAProxy is told %+v, want a dry run", out)
+	}
+}
+
+// moveSteadily has a user move so many bytes a second, and returns the last report.
+func moveSteadily(a *bandwidth.Agent, limit bandwidth.Limit, from bandwidth.Source, begun, perSecond int64, since, until time.Time) (last bandwidth.Report) {
+	for at := since; at.Before(until); at = at.Add(100 * time.Millisecond) {
+		moved := begun + perSecond*at.Sub(since).Milliseconds()/1000
+		a.Progress(at, "alice", limit, from, bandwidth.Count{Active: 1, Moved: [2]int64{moved, 0}})
+		if r := tickUntil(a, at, at.Add(95*time.Millisecond)); r.User != "" {
+			last = r
+		}
+	}
+	return last
+}
+
+// What is lent is needed beside what an instance can use.
+func TestAgentAddsWhatIsLent(t *testing.T) {
+	a, limit := amongTwo(), downLimit(1_000_000)
+	a.Start(toldFrom, "alice", limit)
+	until := toldFrom.Add(4 * time.Second)
+	before := moveSteadily(a, limit, bandwidth.Asked, 0, 100_000, toldFrom, until)
+	if before.Most[bandwidth.Down] == 0 {
+		t.Fatalf("the report is %+v, want one of what can be used", before)
+	}
+	a.Lent(until, "alice", limit, [2]int64{50_000, 0})
+	a.Restate()
+	after := a.Collect(until, nil)[0]
+	// With twelve per cent of headroom.
+	if got := after.Most[bandwidth.Down] - before.Most[bandwidth.Down]; got != 56_000 {
+		t.Errorf("with 50000 lent %d more can be used, want 56000", got)
+	}
+	if got := after.Moved[bandwidth.Down] - before.Moved[bandwidth.Down]; got != 50_000 {
+		t.Errorf("with 50000 lent %d more are moved, want 50000", got)
+	}
+}
+
+// What a source had counted before it was heard of has not moved now.
+func TestAgentLeavesOutWhatASourceHadCounted(t *testing.T) {
+	a, limit := amongTwo(), downLimit(1_000_000)
+	a.Start(toldFrom, "alice", limit)
+	until := toldFrom.Add(2 * time.Second)
+	moveSteadily(a, limit, bandwidth.Asked, 0, 100_000, toldFrom, until)
+	r := moveSteadily(a, limit, bandwidth.Held, 1<<40, 100_000, until, until.Add(3*time.Second))
+	if got := r.Moved[bandwidth.Down]; got < 90_000 || got > 110_000 {
+		t.Errorf("moved %d, want about 100000", got)
+	}
+}
+
+// A limit that is gone and comes back is divided again at once.
+func TestWatchDividesALimitThatComesBack(t *testing.T) {
+	w := bandwidth.NewWatch()
+	for step, limit := range [][2]int64{{1000, 0}, {0, 1000}, {1000, 0}} {
+		at := toldFrom.Add(time.Duration(step) * time.Second)
+		w.Observe(at, bandwidth.Report{Instance: "a", User: "alice", Active: 1}, limit)
+		shares := w.Sharings()
+		if len(shares) != 1 || shares[0].Shares[0].Bytes != 1000 {
+			t.Errorf("step %d: divided %+v, want all of the limit for the one instance", step, shares)
+		}
+	}
+}
