@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -151,15 +152,29 @@ func TestCreditWithdrawnBehindTheShortWay(t *testing.T) {
 }
 
 // stopped is a configuration whose threads may stand still, in requests with a field X-Pause, between what the
-// rule that begins with these words asks and what it does. The answer says in X-Asked if it went on.
+// rule that begins with these words asks and what it does. The answer says in X-Asked if it went on, and
+// standsStill when it has asked.
 func stopped(rule string) func(cfg string) string {
 	return func(cfg string) string {
+		cfg = strings.Replace(cfg, "\nglobal\n", "\nglobal\n    set-var proc.test_asked bool(false)\n", 1)
 		pattern := regexp.MustCompile(`(?m)^    http-request ` + regexp.QuoteMeta(rule) + ` if (.*)$`)
 		return strings.Replace(pattern.ReplaceAllString(cfg, "    http-request set-var(txn.test_asked) bool(true) if $1\n"+
+			"    http-request set-var(proc.test_asked) bool(true) if { req.hdr(x-pause) -m found }\n"+
 			"    http-request wait-for-body time 20s if { req.hdr(x-pause) -m found }\n"+
 			"    http-request "+rule+" if { var(txn.test_asked) -m found }"),
 			"    # Sluice-* headers are for answers.", "    http-response set-header X-Asked %[var(txn.test_asked)]\n    # Sluice-* headers are for answers.", 1)
 	}
+}
+
+// standsStill waits until a request stands still where stopped says: that it has an entry is sooner.
+func (r *rig) standsStill(t *testing.T) {
+	t.Helper()
+	proctest.Eventually(t, "it stands still", func() error {
+		if asked := r.cli(t, "get var proc.test_asked"); !strings.Contains(asked, "value=<1>") {
+			return errors.New(asked)
+		}
+		return nil
+	})
 }
 
 // A thread that has seen its generation in force may stand still before it renews. When another one tells the
@@ -183,12 +198,7 @@ func TestCreditIsNotRenewedBehindAnotherGeneration(t *testing.T) {
 				r.lend(t, "alice", credit(unlimited, nil))
 				time.Sleep(100 * time.Millisecond) // no thread's clock is behind any more
 				goOn := r.paused(t)
-				proctest.Eventually(t, "it stands still", func() error {
-					if e := r.entry(t, "alice"); e["conn_cur"] != 1 {
-						return fmt.Errorf("entry %v", e)
-					}
-					return nil
-				})
+				r.standsStill(t)
 				r.teachRow(t, generation+1, 0, 0)
 				if given {
 					r.answerTold(func(told) vars { return credit(unlimited, nil).with("credit", uint32(generation+1)) })
@@ -225,6 +235,7 @@ func TestCreditIsNotRenewedByAClockOfSecondsBefore(t *testing.T) {
 	time.Sleep(100 * time.Millisecond) // no thread's clock is behind any more
 	stood := int(time.Now().Unix())
 	goOn := r.paused(t)
+	r.standsStill(t)
 	proctest.Eventually(t, "others renew four seconds later", func() error {
 		r.lapsed(t, httpRequest("PUT", "/", "X-User: alice", "Content-Length: 0"))
 		if e := r.entry(t, "alice"); e["gpt1"] < stood+4 {
