@@ -242,14 +242,19 @@ func TestWait(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			c := Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}
 			if row.late {
-				c.Env = []string{"SLUICE_WAIT_TIMEOUT=50ms"}
+				// Longer than a question takes to come to an agent on a busy machine: who has given up asks nobody.
+				c.Env = []string{"SLUICE_WAIT_TIMEOUT=1s"}
 			}
 			r := newRig(t, setup{Config: c})
-			waiting, free := make(chan struct{}), make(chan struct{})
+			waiting, free := make(chan struct{}, 1), make(chan struct{})
 			defer func() { close(free) }()
 			r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return row.second }))
 			done := r.start("alice")
-			<-waiting
+			select {
+			case <-waiting:
+			case got := <-done:
+				t.Fatalf("answer = %d before the agent was asked for a place", got.Status)
+			}
 			if seen, active := r.takeSeen(), r.active(t); len(seen) != 0 || len(active) != 0 {
 				t.Errorf("while it waits: %d at the origin, active %v; want none", len(seen), active)
 			}
@@ -347,7 +352,7 @@ func TestGivesUpWaiting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}})
-			waiting, free := make(chan struct{}), make(chan struct{})
+			waiting, free := make(chan struct{}, 1), make(chan struct{})
 			r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
 			conn := dial(t, "tcp", r.addr)
 			defer conn.Close()
