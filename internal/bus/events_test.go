@@ -95,6 +95,35 @@ func eventsAddUp(t *testing.T, s *server) {
 	}
 }
 
+// A report of which Redis has got a part, and no more, has left a bucket that expires. Told once more, it is whole.
+func TestEventsThatWereCutOff(t *testing.T) {
+	proxy, s := startProxy(t), startRedis(t)
+	proxy.to.Store(&s.addr)
+	b, ctx := s.openAt(t, proxy.listener.Addr().String()), context.Background()
+	// Of two parts of a report.
+	of := []bus.EventsOf{{Name: "alice", Ends: 1}, {Name: "bob", Ends: 1}}
+	if err := b.AddEvents(ctx, "one", bus.Events{Second: 16, Users: of}); err != nil { // connects
+		t.Fatal(err)
+	}
+	const key = "sluice:{0}:events:17:reports"
+	for _, after := range []struct {
+		lost   bool
+		fields int64
+	}{{true, 1}, {false, 2}} {
+		proxy.loseNext.Store(after.lost)
+		if err := b.AddEvents(ctx, "one", bus.Events{Second: 17, Users: of}); (err != nil) != after.lost {
+			t.Errorf("AddEvents = %v, want an error: %v", err, after.lost)
+		}
+		fields, ttl := s.do(t, "HLEN", key), s.do(t, "TTL", key).(int64)
+		if fields != after.fields || ttl < 1 || ttl > 60 {
+			t.Errorf("Redis has %v fields for %d s, want %d for a minute", fields, ttl, after.fields)
+		}
+	}
+	if got, err := b.UserEvents(ctx, "bob", []int64{17}); err != nil || got[0].Ends != 1 {
+		t.Errorf("UserEvents of bob = %+v, %v; want one end", got, err)
+	}
+}
+
 // add is the sum of two events of one name.
 func add(a, b bus.EventsOf) bus.EventsOf {
 	sum := bus.EventsOf{Name: b.Name, Ends: a.Ends + b.Ends, Classes: slices.Clone(a.Classes)}

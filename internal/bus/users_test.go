@@ -105,7 +105,7 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 			return agent.Started(ctx, "a", time.Second, []bus.Started{{User: "alice", Starts: 1}})
 		},
 		"AddEvents": func() error {
-			of := []bus.EventsOf{{Name: "alice", Ends: 1}}
+			of := []bus.EventsOf{{Name: "alice", Ends: 1}, {Name: "bob", Ends: 1}} // of two parts of a report
 			return agent.AddEvents(ctx, "one", bus.Events{Second: 17, Users: of, Tiers: of})
 		},
 		"TierEvents": func() error { _, err := polygen.TierEvents(ctx, 17); return err },

@@ -215,17 +215,26 @@ func eventsBytes(of *bus.EventsOf) int {
 	return 1 + textBytes(len(of.Name)) + 1 + digits(int(of.Ends)) + classesBytes(of.Classes)
 }
 
-// eventsCallBytes is a call of scripts/events.lua with parts of a report, which have so many bytes.
-func eventsCallBytes(report string, tag int, parts []int) int {
-	c := script()
-	c.numbers(1)
-	c.text(len("sluice:{}:events::reports") + tag + 10)
-	c.numbers(60)
+// eventsCallBytes is a call of scripts/events.lua with the first part of a report, and an HSET of the others, which have
+// so many bytes; and the answers.
+func eventsCallBytes(report string, tag int, parts []int) (call, answers int) {
+	key := len("sluice:{}:events::reports") + tag + 10
+	first, others := script(), callBytes{}
+	first.numbers(1)
+	first.text(key)
+	first.numbers(60)
+	others.text(len("hset"))
+	others.text(key)
+	to, told := &first, 0
 	for i, n := range parts {
 		if n > 0 {
-			c.text(len(report) + 1 + len(strconv.Itoa(i)))
-			c.text(1 + n)
+			to.text(len(report) + 1 + len(strconv.Itoa(i)))
+			to.text(1 + n)
+			to, told = &others, told+1
 		}
 	}
-	return c.total()
+	if told <= 1 {
+		return first.total(), integerBytes(1)
+	}
+	return first.total() + others.total(), integerBytes(1) + integerBytes(told-1)
 }

@@ -324,10 +324,10 @@ func (r *simRedis) started(instance string, number int, users []bus.Started, eve
 		if shard < simShards {
 			tag = digits(shard)
 		}
-		if in := eventsCallBytes(report, tag, parts[shard][:]); parts[shard] != [16]int{} {
-			r.count(simEvents, 1, 1, in, integerBytes(1))
+		if in, out := eventsCallBytes(report, tag, parts[shard][:]); parts[shard] != [16]int{} {
+			r.count(simEvents, 1, 1, in, out)
 			if shard < simShards {
-				r.countShard(shard, 1, 1, in, integerBytes(1))
+				r.countShard(shard, 1, 1, in, out)
 			}
 		}
 	}
