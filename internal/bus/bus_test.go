@@ -524,11 +524,12 @@ func resume(t *testing.T, p *proctest.Process) {
 }
 
 // A proxy stands before a Redis and can lose its next answer, and with it the
-// connection.
+// connection, or keep it until something has happened.
 type proxy struct {
 	listener net.Listener
 	to       atomic.Pointer[string]
 	loseNext atomic.Bool
+	before   atomic.Pointer[func()] // happens before the next answer is passed on
 }
 
 func startProxy(t *testing.T) *proxy {
@@ -575,6 +576,9 @@ func (p *proxy) serve(client net.Conn) {
 		n, err := upstream.Read(b)
 		if err != nil || p.loseNext.CompareAndSwap(true, false) {
 			return
+		}
+		if before := p.before.Swap(nil); before != nil {
+			(*before)()
 		}
 		if _, err := client.Write(b[:n]); err != nil {
 			return

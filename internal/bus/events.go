@@ -86,7 +86,7 @@ func (b *Bus) addFields(ctx context.Context, buckets []bucket) error {
 		calls[i] = call{script: eventsScript, keys: []string{to.key}, args: append([]any{int64(eventsTTL / time.Second)}, to.fields[:2]...)}
 	}
 	// A script sees to it that a bucket expires before the rest comes, which goes without one: Redis takes thrice as long
-	// for what passes through Lua.
+	// for what passes through Lua. The rest renews that, for Redis may have been emptied in between.
 	if _, err := b.evalScripts(ctx, calls...); err != nil {
 		return err
 	}
@@ -94,6 +94,7 @@ func (b *Bus) addFields(ctx context.Context, buckets []bucket) error {
 	for _, to := range buckets {
 		if rest := to.fields[2:]; len(rest) > 0 {
 			pipe.HSet(ctx, to.key, rest...)
+			pipe.Expire(ctx, to.key, eventsTTL)
 		}
 	}
 	// An empty pipeline is no call.

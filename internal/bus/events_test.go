@@ -105,21 +105,26 @@ func TestEventsThatWereCutOff(t *testing.T) {
 	if err := b.AddEvents(ctx, "one", bus.Events{Second: 16, Users: of}); err != nil { // connects
 		t.Fatal(err)
 	}
-	const key = "sluice:{0}:events:17:reports"
-	for _, after := range []struct {
+	empty := func() { s.do(t, "FLUSHALL") }
+	for _, between := range []struct {
+		what   string
+		second int64
 		lost   bool
+		before *func()
 		fields int64
-	}{{true, 1}, {false, 2}} {
-		proxy.loseNext.Store(after.lost)
-		if err := b.AddEvents(ctx, "one", bus.Events{Second: 17, Users: of}); (err != nil) != after.lost {
-			t.Errorf("AddEvents = %v, want an error: %v", err, after.lost)
+	}{{"Redis is emptied", 17, false, &empty, 1}, {"the connection is lost", 18, true, nil, 1}, {"nothing happens", 18, false, nil, 2}} {
+		proxy.loseNext.Store(between.lost)
+		proxy.before.Store(between.before)
+		if err := b.AddEvents(ctx, "one", bus.Events{Second: between.second, Users: of}); (err != nil) != between.lost {
+			t.Errorf("%s between the parts: AddEvents = %v, want an error: %v", between.what, err, between.lost)
 		}
+		key := fmt.Sprintf("sluice:{0}:events:%d:reports", between.second)
 		fields, ttl := s.do(t, "HLEN", key), s.do(t, "TTL", key).(int64)
-		if fields != after.fields || ttl < 1 || ttl > 60 {
-			t.Errorf("Redis has %v fields for %d s, want %d for a minute", fields, ttl, after.fields)
+		if fields != between.fields || ttl < 1 || ttl > 60 {
+			t.Errorf("%s between the parts: Redis has %v fields for %d s, want %d for a minute", between.what, fields, ttl, between.fields)
 		}
 	}
-	if got, err := b.UserEvents(ctx, "bob", []int64{17}); err != nil || got[0].Ends != 1 {
+	if got, err := b.UserEvents(ctx, "bob", []int64{18}); err != nil || got[0].Ends != 1 {
 		t.Errorf("UserEvents of bob = %+v, %v; want one end", got, err)
 	}
 }
