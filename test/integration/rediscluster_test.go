@@ -196,12 +196,15 @@ func watchFailover(t *testing.T, c *cluster.Cluster, shards string) *failover {
 // found waits until each agent goes on without the master.
 func (f *failover) found() period {
 	f.t.Helper()
+	lost := make([]bool, len(f.saw)) // by agent, when it was asked before
 	return awaitAgents(f.t, f.c, func(i int, said string) error {
 		f.saw[i] = f.saw[i] || said == readyWithout(f.shards)
-		// An agent that stands still for as long as that takes is never seen without it.
-		if f.saw[i] || said == readyWithout("") && f.c.Instances[i].Metric(f.t, "sluice_redis_losses_total") > f.losses[i] {
+		// An agent that stands still for as long as that takes is never seen without it. What it has lost since it said
+		// that it is ready, it may still be without.
+		if f.saw[i] || said == readyWithout("") && lost[i] {
 			return nil
 		}
+		lost[i] = f.c.Instances[i].Metric(f.t, "sluice_redis_losses_total") > f.losses[i]
 		return fmt.Errorf("want that %q are lost", f.shards)
 	})
 }
