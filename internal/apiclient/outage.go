@@ -1,23 +1,10 @@
 package apiclient
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"time"
 )
-
-// WaitFor waits, and says whether it may go on.
-func WaitFor(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
 
 // Outage tells, once each, that polygen went away and that it is back. Its zero
 // value is an outage that has not begun.

@@ -73,7 +73,7 @@ func (b *Bus) AddEvents(ctx context.Context, report string, e Events) error {
 	return b.callRedis(ctx, "events", "add events", func(ctx context.Context) error { return b.addFields(ctx, buckets) })
 }
 
-// bucket is what a report adds to a bucket: fields, each with its value.
+// bucket is a bucket in Redis, and what a report puts into it: fields, each with its value.
 type bucket struct {
 	key    string
 	fields []any

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/policy"
 )
 
@@ -243,10 +244,8 @@ func (b *Bus) readChunks(ctx context.Context, chunks []chunkRef) error {
 		}
 		// At random, so that agents that began together do not go on together.
 		rest := time.Duration(float64(took) * float64(factor) * (0.5 + rand.Float64()))
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, min(rest, maxRest)) {
 			return ctx.Err()
-		case <-time.After(min(rest, maxRest)):
 		}
 	}
 	return nil

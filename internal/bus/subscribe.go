@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/loglimit"
 	"github.com/sluice-qos/sluice/internal/policy"
 )
@@ -143,10 +144,8 @@ func (s *ear) keepReading(ctx context.Context) {
 		if s.sharded {
 			s.bus.findMasters(ctx)
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, s.retryWait(err)) {
 			return
-		case <-time.After(s.retryWait(err)):
 		}
 	}
 }

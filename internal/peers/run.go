@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/loglimit"
 )
 
@@ -62,10 +63,8 @@ func (c *Client) Run(ctx context.Context) error {
 		if short++; established > 0 && short == 1 {
 			continue // at once, to see whether HAProxy still listens before a new HAProxy does
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, retry) {
 			return nil
-		case <-time.After(retry):
 		}
 		// Short at first: what HAProxy is to refuse by itself it learns only when the session is back.
 		retry = min(2*retry, retryMax)

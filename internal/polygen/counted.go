@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -101,10 +102,8 @@ func (p *Polygen) countEvents(ctx context.Context) error {
 	tiers := map[string]bool{}
 	for {
 		now := p.clock.Now()
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, now.Add(-toldAfter).Truncate(time.Second).Add(time.Second+toldAfter).Sub(now)) {
 			return nil
-		case <-time.After(now.Add(-toldAfter).Truncate(time.Second).Add(time.Second + toldAfter).Sub(now)):
 		}
 		last := p.lastTold()
 		// Only the polygen that leads counts: a sum over several would have each request twice. A new

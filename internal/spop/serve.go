@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/negasus/haproxy-spoe-go/worker"
+
+	"github.com/sluice-qos/sluice/internal/clock"
 )
 
 // Serve answers connections from l until ctx ends or l fails for good. Then it
@@ -57,10 +59,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener, open *conns) error 
 			if n, ok := s.acceptLog.Allow(); ok {
 				s.log.Warn("SPOE connection not accepted, trying again", "err", err, "suppressed", n)
 			}
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
+			clock.Sleep(ctx, pause)
 			pause = min(2*pause, lastPause)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/apiclient"
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
@@ -62,7 +63,7 @@ func (o Options) follow(ctx context.Context, ask func(context.Context) (*picture
 		if ctx.Err() == nil && (err != nil || o.Once) {
 			return err
 		}
-		if !apiclient.WaitFor(ctx, o.Interval) {
+		if !clock.Sleep(ctx, o.Interval) {
 			if last.IsZero() {
 				return nil
 			}

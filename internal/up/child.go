@@ -11,16 +11,16 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sluice-qos/sluice/internal/clock"
 )
 
 // runUntil keeps HAProxy running until ctx ends. It fails when HAProxy does.
 func (p *process) runUntil(ctx context.Context) error {
 	// HAProxy whose agent was never there has no credit to go by, and would limit nobody meanwhile.
 	for !p.wait() {
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, pollEvery) {
 			return nil
-		case <-time.After(pollEvery):
 		}
 	}
 	last := &tail{to: p.options.Stderr}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/spoa"
 )
@@ -69,10 +70,8 @@ func awaitReady(ctx context.Context, limit time.Duration, ready func() error) er
 		if time.Now().After(deadline) {
 			return fmt.Errorf("not ready within %v: %w", limit, err)
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, pollEvery) {
 			return nil
-		case <-time.After(pollEvery):
 		}
 	}
 }

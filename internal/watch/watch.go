@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/apiclient"
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/internal/terms"
 )
@@ -59,7 +60,7 @@ func (o Options) follow(ctx context.Context, ask func(context.Context) (api.User
 				return err
 			}
 		}
-		if !apiclient.WaitFor(ctx, o.Interval/time.Duration(asks)) {
+		if !clock.Sleep(ctx, o.Interval/time.Duration(asks)) {
 			return nil
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+
+	"github.com/sluice-qos/sluice/internal/clock"
 )
 
 // Start starts a server on the connections of a listener, which it closes in the end.
@@ -65,10 +67,8 @@ func expireKeys(ctx context.Context, server *miniredis.Miniredis) {
 	// miniredis can do so by itself, but then sorts all keys at every command: half a millisecond for a thousand of them.
 	last := time.Now()
 	for wait := expireEvery; ; {
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 		now := time.Now()
 		// What has passed, and not what was waited for: a machine that stands still would keep keys for longer.
