@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/sluice-qos/sluice/pkg/internal/simulation"
+	"github.com/sluice-qos/sluice/internal/simulation"
 )
 
 var fast = simulation.Link{RTT: time.Millisecond}

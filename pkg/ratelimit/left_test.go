@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/sluice-qos/sluice/pkg/internal/simulation"
+	"github.com/sluice-qos/sluice/internal/simulation"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )

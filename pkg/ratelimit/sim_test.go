@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/pkg/internal/simulation"
+	"github.com/sluice-qos/sluice/internal/simulation"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
