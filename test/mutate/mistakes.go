@@ -98,7 +98,9 @@ func (w *writer) text(n ast.Node) string {
 		if c == nil || c == n {
 			return c == n
 		}
-		children = append(children, c)
+		if _, comment := c.(*ast.CommentGroup); !comment {
+			children = append(children, c)
+		}
 		return false
 	})
 	slices.SortFunc(children, func(a, b ast.Node) int { return int(a.Pos() - b.Pos()) })
@@ -109,7 +111,7 @@ func (w *writer) text(n ast.Node) string {
 	}
 	for _, c := range children {
 		if w.offset(c.Pos()) < at {
-			continue // a comment
+			continue // the type of a function begins before its name
 		}
 		out.Write(w.source[at:w.offset(c.Pos())])
 		out.WriteString(w.mutate(n, c))

@@ -1,0 +1,43 @@
+package simulation_test
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	firstSeed = flag.Uint64("seed", 1, "the first history to try")
+	histories = flag.Int("histories", 100, "how many")
+	noShrink  = flag.Bool("noshrink", false, "show failing histories as they are")
+	show      = flag.Bool("show", false, "show what happens in the first history")
+)
+
+// TestHistories plays histories drawn from seeds. One that fails is shown as short as it could be
+// made; -seed and -histories 1 repeat it.
+func TestHistories(t *testing.T) {
+	began, steps, requests, passed := time.Now(), 0, 0, 0
+	for i := range *histories {
+		h := draw(*firstSeed + uint64(i))
+		if *show {
+			fmt.Print(h)
+		}
+		w := h.run()
+		steps, requests, passed = steps+w.steps, requests+w.judge.requests, passed+w.judge.passed
+		if len(w.judge.problems) == 0 {
+			continue
+		}
+		tries := 0
+		if !*noShrink {
+			h, tries = shrink(h)
+		}
+		t.Errorf("seed %d, %d tries:\n%s=>\n%s", h.seed, tries, h, strings.Join(h.run().judge.problems, "\n"))
+		if !*noShrink {
+			return
+		}
+	}
+	took := time.Since(began)
+	t.Logf("%d histories, %d steps, %.0f a second; %d of %d requests were admitted", *histories, steps, float64(steps)/took.Seconds(), passed, requests)
+}
