@@ -38,7 +38,7 @@ const (
 	settleSpan = 4 * time.Second
 	// quietSpan is how long nothing happens before it is judged what is left, and forgetSpan the same if
 	// Redis has forgotten what it had: slots of which it alone knows are free after 30 s.
-	quietSpan, forgetSpan = 12 * time.Second, 35 * time.Second
+	quietSpan, forgetSpan = 12 * time.Second, 45 * time.Second
 )
 
 func newJudge(w *world) judge {

@@ -128,12 +128,12 @@ func (s *stored) slot(at time.Time, instance string, known int, ask concurrency.
 		s.slots[ask.User] = of
 	}
 	live := max(1, known)
-	if ask.Portion > 0 {
-		for name, h := range of {
-			if name != instance && now-h.written >= slotsTTL {
-				delete(of, name)
-			}
+	for name, h := range of {
+		if name != instance && now-h.written >= slotsTTL {
+			delete(of, name)
 		}
+	}
+	if ask.Portion > 0 {
 		heard := 0
 		for _, at := range s.alive {
 			if at > s.silent(now)-bus.AliveEvery(known).Milliseconds()+500 && at < now+aliveTimeout {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 var (
@@ -40,4 +42,21 @@ func TestHistories(t *testing.T) {
 	}
 	took := time.Since(began)
 	t.Logf("%d histories, %d steps, %.0f a second; %d of %d requests were admitted", *histories, steps, float64(steps)/took.Seconds(), passed, requests)
+}
+
+// TestHistoriesRepeat plays histories twice: nothing but the history decides what happens.
+func TestHistoriesRepeat(t *testing.T) {
+	for seed := range uint64(20) {
+		var told [2][]string
+		for i := range told {
+			h := draw(seed)
+			w := h.begin()
+			w.trace = func(format string, args ...any) { told[i] = append(told[i], fmt.Sprintf(format, args...)) }
+			w.probe()
+			told[i] = append(told[i], fmt.Sprint(w.steps, w.judge.requests, w.judge.passed))
+		}
+		if diff := cmp.Diff(told[0], told[1]); diff != "" {
+			t.Errorf("seed %d played twice (-first +second):\n%s", seed, diff)
+		}
+	}
 }

@@ -24,6 +24,13 @@ type world struct {
 
 // run plays a history and returns it with what was wrong.
 func (h history) run() *world {
+	w := h.begin()
+	w.probe()
+	return w
+}
+
+// begin has everything that a history needs ready.
+func (h history) begin() *world {
 	w := &world{Run: simulation.New(h.seed), history: h}
 	if *show {
 		w.trace = func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
@@ -50,7 +57,6 @@ func (h history) run() *world {
 		}
 	}
 	w.judge.start()
-	w.probe()
 	return w
 }
 
