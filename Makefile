@@ -139,6 +139,17 @@ fuzz: ## fuzz every parser for FUZZTIME each
 random: ## try CHECKS histories in each random test, from a new seed, which a failure tells; RUN=TestCluster chooses
 	RAPID_SEED=0 RAPID_CHECKS=$(CHECKS) $(GO) test -count=1 -timeout 60m -run '$(RUN)' $(RANDOM)
 
+# How many histories of a whole cluster are tried, and from which seed on.
+HISTORIES ?= 20000
+SEED ?= 1
+
+simulate: ## play HISTORIES random histories of a cluster in virtual time, from SEED on; one that fails is shown as short as can be
+	$(GO) test -trimpath -count=1 -timeout 60m -v -run 'TestHistories$$' ./test/simulation -args -histories $(HISTORIES) -seed $(SEED)
+
+mutate: ## count the small mistakes in the cores that their tests miss
+	$(GO) build -trimpath -o $(BIN)/mutate ./test/mutate
+	nice $(BIN)/mutate ./pkg/credit ./pkg/bandwidth ./pkg/ratelimit ./pkg/concurrency
+
 lint: $(LINT) ## check style, and that imports point one way
 	$(LINT) run ./...
 	cd $(RIVER) && $(LINT) run --config $(CURDIR)/.golangci.yml ./...
@@ -184,4 +195,4 @@ test-images: ## try the images and deploy/compose.yaml without a container engin
 clean: ## remove what was built
 	rm -rf bin dist
 
-.PHONY: help setup run demo build test test-unit test-calm test-race test-river test-containers test-helm compile-race test-integration test-matrix bench fuzz random lint check manifests packages images release test-packages test-images clean
+.PHONY: help setup run demo build test test-unit test-calm test-race test-river test-containers test-helm compile-race test-integration test-matrix bench fuzz random simulate mutate lint check manifests packages images release test-packages test-images clean

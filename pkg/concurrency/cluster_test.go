@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/sluice-qos/sluice/internal/simulation"
 )
 
@@ -290,62 +288,4 @@ func TestClusterLoadThatEnds(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestClusterInvariants runs random clusters: what nobody may ever see, and that
-// nothing is left when the load has ended.
-func TestClusterInvariants(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		agents := rapid.IntRange(1, 6).Draw(t, "agents")
-		limit := rapid.SampledFrom([]int{1, 2, 3, 10, 30}).Draw(t, "limit")
-		where := rapid.SampledFrom([]func(int, int) []int{spread, lean, alone}).Draw(t, "where")
-		s := scenario{
-			seed:    rapid.Uint64().Draw(t, "seed"),
-			agents:  agents,
-			limit:   limit,
-			clients: where(rapid.IntRange(1, 3*limit).Draw(t, "clients"), agents),
-			retry:   time.Duration(rapid.IntRange(1, 200).Draw(t, "retry ms")) * time.Millisecond,
-			work:    briefWork,
-			link:    simulation.Link{RTT: time.Duration(rapid.IntRange(100, 8000).Draw(t, "rtt µs")) * time.Microsecond},
-			hold:    time.Duration(rapid.SampledFrom([]int{0, 0, 100, 700}).Draw(t, "hold ms")) * time.Millisecond,
-			silent:  rapid.Bool().Draw(t, "polygen silent"),
-			ends:    true,
-			seconds: 3,
-		}
-		if rapid.Bool().Draw(t, "moving") {
-			s.moveEach = time.Duration(rapid.IntRange(50, 1000).Draw(t, "move ms")) * time.Millisecond
-		}
-		s.together = rapid.Bool().Draw(t, "together")
-		aborts := rapid.Bool().Draw(t, "aborts")
-		if aborts {
-			s.abort = 0.1
-		}
-		if rapid.Bool().Draw(t, "bad links") {
-			s.link.Loss = rapid.Float64Range(0, 0.1).Draw(t, "loss")
-			s.link.Stall = rapid.Float64Range(0, 0.05).Draw(t, "stall")
-		}
-		c := s.run()
-		most := 1.0
-		if c.mayExceed() {
-			most = 1 + float64(max(limit, agents))/float64(limit) // see Agent.Timeout
-		}
-		if got := float64(c.most) / float64(limit); got > most {
-			t.Fatalf("%d ran at a time, of %d", c.most, limit)
-		}
-		waiting := 0
-		for _, a := range c.agents {
-			waiting += len(a.waiting)
-		}
-		if c.answered+waiting != c.started {
-			t.Fatalf("%d requests answered and %d wait, of %d", c.answered, waiting, c.started)
-		}
-		for _, p := range c.problems {
-			t.Fatal(p)
-		}
-		for _, a := range c.agents {
-			if got := a.core.InProgress("u"); got != 0 && !aborts {
-				t.Fatalf("%s believes %d in progress when the load has ended, want 0", a.name, got)
-			}
-		}
-	})
 }

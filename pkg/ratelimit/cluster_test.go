@@ -172,55 +172,6 @@ func TestClusterPoolLostByCoolUsers(t *testing.T) {
 	c.check(t, 0.6, 1)
 }
 
-// TestClusterInvariants runs random clusters over bad links: loss, stalls,
-// skewed clocks, bursts, polygen dead or alive. By the seconds in which the
-// agents decided, no second passes the limit, but for what Timeout may admit
-// of a key that was not hot when its agent heard nothing: at most one limit,
-// and only at the start of a load.
-func TestClusterInvariants(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		agents := rapid.IntRange(1, 8).Draw(t, "agents")
-		limit := rapid.SampledFrom([]int{1, 3, 10, 100, 1000}).Draw(t, "limit")
-		factor := rapid.SampledFrom([]float64{0.3, 0.9, 1.5, 10}).Draw(t, "factor")
-		p := rapid.SampledFrom(patterns).Draw(t, "pattern")
-		if agents == 1 {
-			p = patterns[0]
-		}
-		bad := rapid.Bool().Draw(t, "bad links")
-		s := scenario{
-			seed:    rapid.Uint64().Draw(t, "seed"),
-			agents:  agents,
-			rates:   []limits.Rate{{Class: "GET", Max: limit}, {Class: limits.All, Max: limit + limit/2}},
-			mixed:   rapid.Bool().Draw(t, "mixed"),
-			seconds: 4,
-			load:    p.load(agents, factor*float64(limit)),
-			burst:   rapid.IntRange(1, 50).Draw(t, "burst"),
-			vain:    rapid.SampledFrom([]float64{0, 0, 0.3}).Draw(t, "in vain"),
-			rtt:     time.Duration(rapid.IntRange(100, 8000).Draw(t, "rtt µs")) * time.Microsecond,
-			noHints: rapid.Bool().Draw(t, "no hints"),
-		}
-		if bad {
-			s.loss = rapid.Float64Range(0, 0.1).Draw(t, "loss")
-			s.stall = rapid.Float64Range(0, 0.05).Draw(t, "stall")
-			s.skew = time.Duration(rapid.IntRange(0, 20).Draw(t, "skew ms")) * time.Millisecond
-		}
-		c := s.run()
-		most := 1.0
-		if bad { // see Agent.Timeout
-			most = 1 + float64(max(limit, agents))/float64(limit)
-		}
-		if w, at := c.worst(); w > most {
-			t.Fatalf("second %d admitted %.3f of the limit, want at most %g", at, w, most)
-		}
-		if c.longest > c.wait {
-			t.Fatalf("a request waited %v, want at most %v", c.longest, c.wait)
-		}
-		for _, p := range c.problems {
-			t.Fatal(p)
-		}
-	})
-}
-
 // per returns the limits of GET: over a second, a minute and an hour; 0 is none.
 func per(second, burst, minute, hour int) (rates []limits.Rate) {
 	for w, n := range []int{second, minute, hour} {
@@ -474,7 +425,7 @@ func TestClusterBursts(t *testing.T) {
 }
 
 // TestClusterWindowInvariants runs random sets of limits over the end of an hour,
-// with agents that come and go, and over bad links. See TestClusterInvariants.
+// with agents that come and go, and over bad links. See Agent.Timeout.
 func TestClusterWindowInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		agents := rapid.IntRange(1, 4).Draw(t, "agents")

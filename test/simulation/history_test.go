@@ -169,8 +169,13 @@ func draw(seed uint64) history {
 		seed: seed, instances: []int{1, 2, 2, 3, 3, 4, 6}[r.IntN(7)], polygens: 1 + r.IntN(2),
 		roundTrip: []time.Duration{200 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2 * time.Millisecond}[r.IntN(4)],
 	}
+	// In half of them one user is at their limits everywhere, for it is there that mistakes matter.
+	hot := r.IntN(2) == 0
 	for range 1 + r.IntN(3) {
 		h.users = append(h.users, drawLimits(r))
+	}
+	if hot {
+		h.users = h.users[:1]
 	}
 	skew := []time.Duration{0, 5 * time.Millisecond, 300 * time.Millisecond, time.Hour}[r.IntN(4)]
 	for range 1 + h.instances + h.polygens {
@@ -187,9 +192,16 @@ func draw(seed uint64) history {
 			work: []time.Duration{ms(1, 20), ms(20, 300), ms(300, 3000)}[r.IntN(3)],
 		})
 	}
+	for i := range h.instances {
+		if hot {
+			l, span := h.users[0], ms(4000, length-2000)
+			n := max(2*l.rates[0].Max, 2*l.concurrent) * int(span/time.Second) / h.instances
+			h.events = append(h.events, event{kind: load, at: ms(2000, 3000), span: span, who: i, n: min(max(1, n), 600), work: ms(5, 400)})
+		}
+	}
 	for range r.IntN(7) {
 		e := event{kind: load + 1 + kind(r.IntN(int(kinds-load)-1)), at: ms(1500, length+2000), who: r.IntN(h.instances), span: ms(5, 3000)}
-		if r.IntN(2) == 0 {
+		if r.IntN(2) == 0 && e.kind != duplicate && e.kind != shuffle {
 			e.span = ms(5, 200)
 		}
 		switch e.kind {

@@ -111,6 +111,10 @@ func (j *judge) admitted(e *edge, r *request) {
 		if a.n > most {
 			j.wrong("user %d had request %d of %d in the %s %d", r.user, a.n, most, rate.Window, p.second%1000)
 		}
+		// Each token is in one place, so the pool has counted what was admitted. Alone an agent counts.
+		if strict := !excused(j.loose, a.first-time.Second, a.last); strict && rate.Burst == 0 && (w.instances > 2 || rate.Window != limits.Second) && w.redis.totals[p] < a.n {
+			j.wrong("user %d had request %d in the %s %d, of which the pool has counted %d", r.user, a.n, rate.Window, p.second%1000, w.redis.totals[p])
+		}
 		if rate.Burst > 0 {
 			j.savedUp(r.user, rate, p.second)
 		}
