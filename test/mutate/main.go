@@ -22,6 +22,11 @@ import (
 // slow are the tests that are shown only what the others miss.
 var slow = flag.String("slow", "^TestCluster|CatchUpInTime$|^TestRestMissesNothing$|^TestAgentReportsAreBounded$|FindsMistakes$|Invariants$|^TestPlacesOf|^TestByDefault$", "tests that run only for what the others miss")
 
+var (
+	list  = flag.Bool("list", false, "list the mistakes, and try none")
+	every = flag.Int("every", 1, "try only one in so many mistakes")
+)
+
 func main() {
 	flag.Parse()
 	survived := 0
@@ -41,6 +46,12 @@ func mutate(folder string) (survived int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	if *list {
+		for i, m := range p.mistakes {
+			fmt.Printf("%d %s: %s\n", i+1, m.at, m.what)
+		}
+		return 0, nil
+	}
 	temp, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		return 0, err
@@ -55,14 +66,18 @@ func mutate(folder string) (survived int, err error) {
 		return 0, err
 	}
 	began := time.Now()
+	n := 0
 	for i, m := range p.mistakes {
+		if i%*every != 0 {
+			continue
+		}
+		n++
 		if t.find(i+1, *slow, t.fast) || t.find(i+1, "", t.all) {
 			continue
 		}
 		survived++
 		fmt.Printf("%s: %s\n", m.at, m.what)
 	}
-	n := len(p.mistakes)
 	fmt.Printf("%s: %d of %d mistakes are found, %.1f %%, in %v\n", folder, n-survived, n, 100*float64(n-survived)/float64(max(1, n)), time.Since(began).Round(time.Second))
 	return survived, nil
 }
