@@ -158,7 +158,7 @@ func (w *writer) statement(n ast.Stmt) string {
 		gone := w.add(n, "without %s", w.original(n))
 		other := map[token.Token]string{token.INC: "--", token.DEC: "++"}[n.Tok]
 		turned := w.add(n, "%s as %s", w.original(n), other)
-		return fmt.Sprintf("switch madeMistake { case %d: case %d: %s%s; default: %s }", gone, turned, w.text(n.X), other, text)
+		return fmt.Sprintf("switch madeMistake { case %d: case %d: %s%s; default: %s }", gone, turned, w.original(n.X), other, text)
 	case *ast.AssignStmt:
 		if n.Tok == token.DEFINE {
 			return text
@@ -166,7 +166,7 @@ func (w *writer) statement(n ast.Stmt) string {
 		gone := w.add(n, "without %s", w.original(n))
 		if other := map[token.Token]string{token.ADD_ASSIGN: "-=", token.SUB_ASSIGN: "+=", token.MUL_ASSIGN: "/=", token.QUO_ASSIGN: "*="}[n.Tok]; other != "" && w.isNumber(n.Lhs[0]) {
 			turned := w.add(n, "%s as %s", w.original(n), other)
-			return fmt.Sprintf("switch madeMistake { case %d: case %d: %s %s %s; default: %s }", gone, turned, w.text(n.Lhs[0]), other, w.text(n.Rhs[0]), text)
+			return fmt.Sprintf("switch madeMistake { case %d: case %d: %s %s %s; default: %s }", gone, turned, w.original(n.Lhs[0]), other, w.original(n.Rhs[0]), text)
 		}
 		return fmt.Sprintf("if madeMistake != %d { %s }", gone, text)
 	case *ast.ExprStmt, *ast.DeferStmt:

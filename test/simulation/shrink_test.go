@@ -14,7 +14,7 @@ func shrink(h history) (shortest history, tries int) {
 	why := reason(h.run())
 	fails := func(c history) bool {
 		tries++
-		return tries < most && len(c.events) > 0 && reason(c.run()) == why
+		return tries < most && reason(c.run()) == why
 	}
 	for again := true; again && tries < most; {
 		again = false

@@ -50,11 +50,11 @@ func (h history) begin() *world {
 		p.start()
 	}
 	for _, e := range h.events {
-		w.After(e.at, func() { w.happen(e) })
 		if e.kind == failover {
 			// A replica that is behind has what the master had then.
 			w.After(max(0, e.at-e.by), func() { w.redis.replica = w.redis.stored.copy() })
 		}
+		w.After(e.at, func() { w.happen(e) })
 	}
 	w.judge.start()
 	return w
