@@ -33,37 +33,38 @@ func load(folder string) (*mutated, error) {
 		return nil, err
 	}
 	set := token.NewFileSet()
-	all, err := parser.ParseDir(set, folder, func(f os.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, parser.ParseComments)
+	paths, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	if err != nil {
 		return nil, err
 	}
-	p := &mutated{folder: folder, files: make(map[string]string)}
-	for name, of := range all {
-		var files []*ast.File
-		var paths []string
-		for path := range of.Files {
-			paths = append(paths, path)
-		}
-		slices.Sort(paths)
-		for _, path := range paths {
-			files = append(files, of.Files[path])
-		}
-		info := &types.Info{Types: make(map[ast.Expr]types.TypeAndValue), Uses: make(map[*ast.Ident]types.Object)}
-		checker := types.Config{Importer: importer.ForCompiler(set, "source", nil)}
-		pkg, err := checker.Check(name, set, files, info)
+	paths = slices.DeleteFunc(paths, func(path string) bool { return strings.HasSuffix(path, "_test.go") })
+	var files []*ast.File
+	for _, path := range paths {
+		f, err := parser.ParseFile(set, path, nil, parser.ParseComments)
 		if err != nil {
 			return nil, err
 		}
-		for i, path := range paths {
-			source, err := os.ReadFile(path)
-			if err != nil {
-				return nil, err
-			}
-			w := &writer{mutated: p, set: set, info: info, pkg: pkg, source: source, file: files[i]}
-			p.files[path] = w.text(files[i])
-		}
-		p.files[filepath.Join(folder, "zz_mistake.go")] = fmt.Sprintf("package %s\nimport (\"os\"; \"strconv\")\nvar madeMistake, _ = strconv.Atoi(os.Getenv(%q))\n", name, variable)
+		files = append(files, f)
 	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s has no package", folder)
+	}
+	p, name := &mutated{folder: folder, files: make(map[string]string)}, files[0].Name.Name
+	info := &types.Info{Types: make(map[ast.Expr]types.TypeAndValue), Uses: make(map[*ast.Ident]types.Object)}
+	checker := types.Config{Importer: importer.ForCompiler(set, "source", nil)}
+	pkg, err := checker.Check(name, set, files, info)
+	if err != nil {
+		return nil, err
+	}
+	for i, path := range paths {
+		source, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		w := &writer{mutated: p, set: set, info: info, pkg: pkg, source: source, file: files[i]}
+		p.files[path] = w.text(files[i])
+	}
+	p.files[filepath.Join(folder, "zz_mistake.go")] = fmt.Sprintf("package %s\nimport (\"os\"; \"strconv\")\nvar madeMistake, _ = strconv.Atoi(os.Getenv(%q))\n", name, variable)
 	return p, nil
 }
 

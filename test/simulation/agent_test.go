@@ -356,8 +356,7 @@ type registered struct {
 
 // register tells the registry that this instance is there, and its shard.
 func (a *agent) register(done func(ok bool)) {
-	sent, sentAt := a.local(), a.world.Now
-	w := a.world
+	sent, w := a.local(), a.world
 	call(&a.process, func(s *stored, at time.Time) registered {
 		names, changed := s.register(at, "register", a.name)
 		if changed {
@@ -377,13 +376,13 @@ func (a *agent) register(done func(ok bool)) {
 		}
 		a.beats++
 		if a.beats%2 == 0 || a.isLost() {
-			a.tellAlive(sentAt)
+			a.tellAlive()
 		}
 		done(ok)
 	})
 }
 
-func (a *agent) tellAlive(time.Time) {
+func (a *agent) tellAlive() {
 	sent := a.world.Now
 	call(&a.process, func(s *stored, at time.Time) bool { s.tellAlive(at, a.name); return true }, func(_, ok bool) {
 		if ok {

@@ -28,12 +28,12 @@ type haproxy struct {
 // row is what the tables active and share say of a user.
 type row struct {
 	concurrency.Count
-	moved       float64
-	movedAt     time.Time
-	share       float64 // in force; each transfer is as fast as that allows
-	taught      float64
-	pushing     bool
-	transfering int
+	moved        float64
+	movedAt      time.Time
+	share        float64 // in force; each transfer is as fast as that allows
+	taught       float64
+	pushing      bool
+	transferring int
 }
 
 type throttleRow struct {
@@ -64,7 +64,7 @@ func userName(user int) string { return fmt.Sprint("user-", user) }
 func (h *haproxy) request(user int, work time.Duration, then func(admitted bool)) {
 	w := h.world
 	w.steps++
-	w.judge.offered(user)
+	w.judge.offered()
 	r := &request{user: user, work: work, haproxy: h, life: h.life, asked: w.Now, then: then}
 	for _, rate := range w.users[user].rates {
 		if t := h.throttle[keyOf(user, rate)]; h.clock().Unix() < t.until && w.Now.Before(t.expires) {
@@ -126,10 +126,10 @@ func (r *request) answer(admitted bool) {
 func (h *haproxy) begin(r *request) {
 	w, row := h.world, &h.rows[r.user]
 	h.move(row)
-	if row.transfering == 0 {
+	if row.transferring == 0 {
 		row.share = float64(r.share[bandwidth.Down])
 	}
-	row.transfering++
+	row.transferring++
 	w.judge.runs(r.user, h.edge, 1)
 	h.after(localDelay, func() {
 		row.Tracked++
@@ -139,7 +139,7 @@ func (h *haproxy) begin(r *request) {
 	h.after(localDelay+r.work, func() {
 		h.move(row)
 		row.Active--
-		row.transfering--
+		row.transferring--
 		w.judge.runs(r.user, h.edge, -1)
 		h.push(r.user)
 	})
@@ -147,7 +147,7 @@ func (h *haproxy) begin(r *request) {
 
 // move counts what was moved until now.
 func (h *haproxy) move(row *row) {
-	if row.transfering > 0 {
+	if row.transferring > 0 {
 		row.moved += row.share * h.world.Now.Sub(row.movedAt).Seconds()
 	}
 	row.movedAt = h.world.Now

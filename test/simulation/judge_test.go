@@ -89,7 +89,7 @@ func (j *judge) wrong(format string, args ...any) {
 	j.problems = append(j.problems, fmt.Sprintf("%7.3f s  ", j.world.since().Seconds())+fmt.Sprintf(format, args...))
 }
 
-func (j *judge) offered(int) { j.requests++ }
+func (j *judge) offered() { j.requests++ }
 
 // admitted is a request that begins.
 func (j *judge) admitted(e *edge, r *request) {
@@ -182,10 +182,6 @@ func (j *judge) granted(asks []ratelimit.Ask, grants []ratelimit.Grant) {
 	}
 }
 
-func (j *judge) emptied() {}
-
-func (j *judge) lost(*agent) {}
-
 // divided is a division of bandwidth.
 func (j *judge) divided(p *polygen, s bandwidth.Sharing) {
 	sum := int64(0)
@@ -221,7 +217,7 @@ func (j *judge) shares(user int) {
 	}
 	sum, any := 0.0, false
 	for _, e := range w.edges {
-		if row := &e.haproxy.rows[user]; row.transfering > 0 {
+		if row := &e.haproxy.rows[user]; row.transferring > 0 {
 			sum, any = sum+row.share, true
 		}
 	}

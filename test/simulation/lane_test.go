@@ -264,7 +264,6 @@ func (a *agent) findRedis() {
 
 func (a *agent) tellCores() {
 	a.world.note("%s: Redis lost: %v", a.name, a.lost)
-	a.world.judge.lost(a)
 	a.update(func(now time.Time) {
 		a.tokens.Lost(now, a.lost)
 		a.slots.Lost(now, a.lost)

@@ -52,7 +52,7 @@ func (h history) begin() *world {
 	for _, e := range h.events {
 		if e.kind == failover {
 			// A replica that is behind has what the master had then.
-			w.After(max(0, e.at-e.by), func() { w.redis.replica = w.redis.stored.copy() })
+			w.After(max(0, e.at-e.by), func() { w.redis.replica = w.redis.copy() })
 		}
 		w.After(e.at, func() { w.happen(e) })
 	}
@@ -244,13 +244,11 @@ func (r *redis) happen(e event, until time.Time) {
 		r.link(e, until)
 	case emptyRedis:
 		r.stored = newStored()
-		r.world.judge.emptied()
 	case setRedisClock:
 		r.offset += e.by
 	case failover:
 		r.life++ // what is on its way to the master is lost
 		r.down, r.stored = true, r.replica.copy()
-		r.world.judge.emptied()
 		r.world.At(until, func() { r.down = false })
 	}
 }
