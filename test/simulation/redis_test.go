@@ -119,6 +119,16 @@ func (s *stored) gone(name string, now, written int64) bool {
 	return max(now-written, written-now) >= slotsTTL
 }
 
+// expired reports whether nobody has written a user's pool for as long as it lasts.
+func (s *stored) expired(user string, now int64) bool {
+	for _, h := range s.slots[user] {
+		if now-h.written < slotsTTL {
+			return false
+		}
+	}
+	return true
+}
+
 // slot is scripts/slots.lua for one ask. It also reports whether it is published.
 func (s *stored) slot(at time.Time, instance string, known int, ask concurrency.Ask) (g concurrency.Grant, tell bool) {
 	now := at.UnixMilli()
@@ -128,6 +138,9 @@ func (s *stored) slot(at time.Time, instance string, known int, ask concurrency.
 		s.slots[ask.User] = of
 	}
 	live := max(1, known)
+	if s.expired(ask.User, now) {
+		clear(of)
+	}
 	for name, h := range of {
 		if name != instance && now-h.written >= slotsTTL {
 			delete(of, name)
