@@ -165,8 +165,11 @@ func (u *watched) misses(r Report, d Direction) bool {
 // nothing, and those that are left share anew at once what it had. It costs what those moved.
 func (w *Watch) Instances(at time.Time, live []string) {
 	now := at.UnixNano()
-	for instance, u := range w.reports.Gone(live) {
-		w.dropReport(u, instance)
+	for u, gone := range w.reports.Gone(live) {
+		// All of them first: else one that is gone would be given what another one had.
+		for _, instance := range gone {
+			w.dropReport(u, instance)
+		}
 		w.divide(u, now)
 	}
 }

@@ -89,6 +89,11 @@ func TestWatch(t *testing.T) {
 			{at: 10 * ms, live: []string{"a", "b"}},
 			{at: 20 * ms, live: []string{"a"}, want: "a=1000"},
 		}},
+		{"of instances that are gone together none has what another one had", []watchStep{
+			{at: 0, report: "a 1 0 0", want: "a=1000"},
+			{at: 1 * ms, report: "b 1 0 0", want: "a=500 b=500"},
+			{at: 10 * ms, live: []string{"c"}},
+		}},
 		{"another limit is divided at once", []watchStep{
 			{at: 0, report: "a 1 0 0", want: "a=1000"},
 			{at: 1 * ms, report: "b 1 0 0", want: "a=500 b=500"},

@@ -131,8 +131,10 @@ func (u *watched) active() int {
 func (w *Watch) Instances(at time.Time, live []string) {
 	now := w.coreTime(at)
 	w.instances = len(live)
-	for instance, u := range w.reports.Gone(live) {
-		w.dropReport(u, instance)
+	for u, gone := range w.reports.Gone(live) {
+		for _, instance := range gone {
+			w.dropReport(u, instance)
+		}
 		w.decide(u, now)
 		// The others may have its slots.
 		w.lookAt(u, now)

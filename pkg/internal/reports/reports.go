@@ -2,8 +2,6 @@
 // instance which is gone costs what it had reported, and not a walk through all users.
 package reports
 
-import "iter"
-
 // Instances are the last reports about one user, by instance. Embed it.
 type Instances[R any] struct{ Reports map[string]*R }
 
@@ -46,23 +44,21 @@ func (b *ByInstance[R, U]) Drop(user U, instance string) {
 	}
 }
 
-// Gone are the reports of the instances that are not among the live ones. They may be
-// dropped meanwhile.
-func (b *ByInstance[R, U]) Gone(live []string) iter.Seq2[string, U] {
+// Gone are the instances that have reported and are not among the live ones, by user. Their reports
+// stay until they are dropped.
+func (b *ByInstance[R, U]) Gone(live []string) map[U][]string {
 	lives := make(map[string]bool, len(live))
 	for _, instance := range live {
 		lives[instance] = true
 	}
-	return func(yield func(string, U) bool) {
-		for instance, users := range b.users {
-			if lives[instance] {
-				continue
-			}
-			for user := range users {
-				if !yield(instance, user) {
-					return
-				}
-			}
+	gone := make(map[U][]string)
+	for instance, users := range b.users {
+		if lives[instance] {
+			continue
+		}
+		for user := range users {
+			gone[user] = append(gone[user], instance)
 		}
 	}
+	return gone
 }
