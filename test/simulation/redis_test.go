@@ -61,7 +61,7 @@ func (s *stored) take(at time.Time, instance string, asks []ratelimit.Ask) (gran
 		if again {
 			ask = ask.Repeated()
 		}
-		g, tell := s.takeOne(at, ask)
+		g, tell := s.takeOne(at, ask, again)
 		grants = append(grants, g)
 		if tell && !again {
 			usage = append(usage, bus.UsageEntry{Second: ask.WindowStart, Key: ask.Key, Total: g.Total})
@@ -70,7 +70,8 @@ func (s *stored) take(at time.Time, instance string, asks []ratelimit.Ask) (gran
 	return grants, usage
 }
 
-func (s *stored) takeOne(at time.Time, ask ratelimit.Ask) (g ratelimit.Grant, tell bool) {
+// takeOne is for one ask, which may come again.
+func (s *stored) takeOne(at time.Time, ask ratelimit.Ask, again bool) (g ratelimit.Grant, tell bool) {
 	if ask.Burst > 0 {
 		_, was := s.accounts[ask.Key].Take(at, ratelimit.Ask{WindowStart: ask.WindowStart, Limit: ask.Limit, Burst: ask.Burst})
 		after, g := s.accounts[ask.Key].Take(at, ask)
@@ -85,7 +86,7 @@ func (s *stored) takeOne(at time.Time, ask ratelimit.Ask) (g ratelimit.Grant, te
 	}
 	g = ratelimit.Take(before, ask)
 	changed := g.Total != before || !there && ask.Reserve > 0
-	if changed {
+	if changed && !again {
 		s.totals[p] = g.Total
 	}
 	switch {
