@@ -147,8 +147,7 @@ simulate: ## play HISTORIES random histories of a cluster in virtual time, from 
 	$(GO) test -trimpath -count=1 -timeout 60m -v -run 'TestHistories$$' ./test/simulation -args -histories $(HISTORIES) -seed $(SEED)
 
 mutate: ## count the small mistakes in the cores that their tests miss
-	$(GO) build -trimpath -o $(BIN)/mutate ./test/mutate
-	nice $(BIN)/mutate ./pkg/credit ./pkg/bandwidth ./pkg/ratelimit ./pkg/concurrency
+	nice $(GO) run ./test/mutate ./pkg/credit ./pkg/bandwidth ./pkg/ratelimit ./pkg/concurrency
 
 lint: $(LINT) ## check style, and that imports point one way
 	$(LINT) run ./...

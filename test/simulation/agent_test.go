@@ -42,9 +42,14 @@ func (e *edge) host() string { return fmt.Sprint("edge-", e.number) }
 
 func (e *edge) happen(ev event, until time.Time) {
 	a := e.agent
-	again := func() {
-		if e.agent == nil {
+	var again func()
+	again = func() {
+		switch {
+		case e.agent == nil:
 			e.startAgent()
+		case e.agent.leaving:
+			// It stood still in between.
+			e.world.After(100*time.Millisecond, again)
 		}
 	}
 	switch ev.kind {
@@ -64,9 +69,9 @@ func (e *edge) happen(ev event, until time.Time) {
 		e.world.At(until.Add(2*time.Second), again)
 	default:
 		// The way to Redis is the machine's, whichever agent runs there.
-		e.process.link(ev, until)
+		e.process.disturb(ev, until)
 		if a != nil {
-			a.link(ev, until)
+			a.disturb(ev, until)
 		}
 	}
 }
@@ -79,7 +84,7 @@ func (e *edge) stopAgent() {
 func (e *edge) startAgent() {
 	e.started++
 	p := process{world: e.world, number: 1 + e.number, name: fmt.Sprintf("%s#%d", e.host(), e.started), sent: uint64(e.started) << 40}
-	p.cut, p.slow, p.slowBy, p.shuffled, p.shuffleBy, p.twice, p.twiceBy = e.process.cut, e.process.slow, e.process.slowBy, e.process.shuffled, e.process.shuffleBy, e.process.twice, e.process.twiceBy
+	p.link = e.process.link
 	a := &agent{process: p, edge: e, offset: e.wall, instances: 1, forTokens: make(map[*ratelimit.Waiting]*request), forSlots: make(map[*concurrency.Waiting]*request), until: make(map[string]ratelimit.Away)}
 	a.tokens = ratelimit.NewAgent(ratelimit.Config{})
 	a.slots = concurrency.NewAgent(concurrency.Config{Instance: a.name, Lookup: func(user string) (int, bool) {
@@ -296,6 +301,7 @@ func (a *agent) allOrNone(r *request) {
 	})
 	allowed := r.slotWaits == nil && r.tokenWaits == nil && r.slot.Allowed && r.token.Allowed
 	if !allowed {
+		a.world.judge.refused(r)
 		a.world.note("%s refuses user %d: slot %+v, token %+v", a.name, r.user, r.slot, r.token)
 	}
 	r.haproxy.after(localDelay, func() { r.answer(allowed) })

@@ -194,6 +194,7 @@ func (h *haproxy) tellAll() {
 func (h *haproxy) teachShare(user int, share int64) {
 	row := &h.rows[user]
 	row.taught = float64(share)
+	h.world.judge.users[user].taught = h.world.Now
 	h.after(time.Duration((20+100*h.chance())*float64(time.Millisecond)), func() {
 		h.move(row)
 		row.share = row.taught

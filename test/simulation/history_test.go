@@ -36,6 +36,7 @@ type kind int
 const (
 	load kind = iota
 	cutAgent
+	loseAgent
 	slowAgent
 	duplicate
 	shuffle
@@ -44,6 +45,7 @@ const (
 	crashInstance
 	leave
 	cutPolygen
+	losePolygen
 	pausePolygen
 	crashPolygen
 	pauseRedis
@@ -78,6 +80,8 @@ func (e event) String() string {
 		return at + fmt.Sprintf("user %d begins %d requests of %v at %s within %v", e.user, e.n, e.work, instance, span)
 	case cutAgent:
 		return at + fmt.Sprintf("what %s sends to Redis, and is sent, is lost for %v", instance, span)
+	case loseAgent:
+		return at + fmt.Sprintf("every second message that is published for %s is lost for %v", instance, span)
 	case slowAgent:
 		return at + fmt.Sprintf("messages between %s and Redis take %v longer for %v", instance, e.by, span)
 	case duplicate:
@@ -94,6 +98,8 @@ func (e event) String() string {
 		return at + fmt.Sprintf("the agent of %s ends in order, and is started again after %v", instance, span)
 	case cutPolygen:
 		return at + fmt.Sprintf("what %s sends to Redis, and is sent, is lost for %v", polygen, span)
+	case losePolygen:
+		return at + fmt.Sprintf("every second message that is published for %s is lost for %v", polygen, span)
 	case pausePolygen:
 		return at + fmt.Sprintf("%s stands still for %v", polygen, span)
 	case crashPolygen:
@@ -199,13 +205,16 @@ func draw(seed uint64) history {
 			h.events = append(h.events, event{kind: load, at: ms(2000, 3000), span: span, who: i, n: min(max(1, n), 600), work: ms(5, 400)})
 		}
 	}
+	if r.IntN(5) == 0 {
+		h.addTransfers(r)
+	}
 	for range r.IntN(7) {
 		e := event{kind: load + 1 + kind(r.IntN(int(kinds-load)-1)), at: ms(1500, length+2000), who: r.IntN(h.instances), span: ms(5, 3000)}
 		if r.IntN(2) == 0 && e.kind != duplicate && e.kind != shuffle {
 			e.span = ms(5, 200)
 		}
 		switch e.kind {
-		case cutPolygen, pausePolygen, crashPolygen:
+		case cutPolygen, losePolygen, pausePolygen, crashPolygen:
 			e.who = r.IntN(h.polygens)
 		case slowAgent, duplicate, shuffle:
 			e.by = []time.Duration{ms(1, 8), ms(5, 60), ms(50, 600)}[r.IntN(3)]
@@ -220,6 +229,20 @@ func draw(seed uint64) history {
 	}
 	slices.SortStableFunc(h.events, func(a, b event) int { return int(a.at - b.at) })
 	return h
+}
+
+// addTransfers has a user have nothing but long transfers, and shares of theirs lost.
+func (h *history) addTransfers(r *rand.Rand) {
+	h.users = append(h.users, userLimits{rates: []limits.Rate{{Class: "GET", Max: 20}}, concurrent: 30, down: 1 << 20})
+	at := func(from, to int) time.Duration { return time.Duration(from+r.IntN(to-from+1)) * time.Millisecond }
+	transfers := event{kind: load, user: len(h.users) - 1, span: time.Millisecond}
+	for who := range h.instances {
+		for _, begin := range []time.Duration{at(2000, 3000), at(4000, 6000)} {
+			transfers.who, transfers.at, transfers.n, transfers.work = who, begin, 1+r.IntN(3), at(6000, 10_000)
+			h.events = append(h.events, transfers)
+		}
+	}
+	h.events = append(h.events, event{kind: loseAgent, at: at(3500, 4500), who: r.IntN(h.instances), span: at(1000, 3000)})
 }
 
 func drawLimits(r *rand.Rand) userLimits {

@@ -2,6 +2,7 @@ package simulation_test
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/simulation"
@@ -15,13 +16,34 @@ type judge struct {
 	world    *world
 	admits   map[pool]*admissions
 	vain     map[pool]int // tokens that were granted, whoever heard of it
-	running  [][]int      // requests at the origin, by user and instance
-	changed  []time.Time  // when a request last began or ended, by user
+	users    []judged
 	requests int
 	passed   int
 	loose    []span // in which faults allow more than the limits
 	busier   []span // the same of requests in progress
+	faults   []span // in which, and behind which, limits may be used badly
 	problems []string
+}
+
+// judged is what the judge knows of a user.
+type judged struct {
+	running []int     // requests at the origin, by instance
+	changed time.Time // when one of them last began or ended
+	taught  time.Time // when a HAProxy was last taught another share
+	idle    time.Time // since when none is in progress
+	room    time.Time // since when less than half of what may be is in progress
+	refused struct {
+		first, last time.Time // for want of a slot, again and again
+		rate        time.Time // last by a rate: such a request may have had a slot for a moment
+	}
+	blocked time.Time // when polygen last said so, unless it has said the opposite since
+}
+
+func (u *judged) inProgress() (n int) {
+	for _, of := range u.running {
+		n += of
+	}
+	return n
 }
 
 // admissions are those of a key in a window.
@@ -39,21 +61,38 @@ const (
 	// quietSpan is how long nothing happens before it is judged what is left, and forgetSpan the same if
 	// Redis has forgotten what it had: slots of which it alone knows are free after 30 s.
 	quietSpan, forgetSpan = 12 * time.Second, 45 * time.Second
+	// toldAgainSpan is within how long instances tell a pool again what they hold.
+	toldAgainSpan = 11 * time.Second
+	// sharedWithin is how soon half of the slots are where they are wanted: those that are idle go back
+	// after 50 ms, who has none asks for some each 40 ms, and polygen divides them anew half a second
+	// after the last refusal.
+	sharedWithin = 600 * time.Millisecond
+	// unblockedWithin is how soon polygen says that a user is below the limit again, of whom nothing is in
+	// progress. Far below it instances tell nothing, so what one told last counts for two seconds.
+	unblockedWithin = 2300 * time.Millisecond
 )
 
 func newJudge(w *world) judge {
-	j := judge{world: w, admits: make(map[pool]*admissions), vain: make(map[pool]int), changed: make([]time.Time, len(w.users))}
+	j := judge{world: w, admits: make(map[pool]*admissions), vain: make(map[pool]int)}
 	for range w.users {
-		j.running = append(j.running, make([]int, w.instances))
+		j.users = append(j.users, judged{running: make([]int, w.instances)})
 	}
 	// Until all have joined.
 	j.loose = append(j.loose, span{0, 1500 * time.Millisecond})
+	j.faults = append(j.faults, j.loose...)
 	for _, e := range w.events {
+		if e.kind != load {
+			j.faults = append(j.faults, span{e.at - time.Second, e.end() + settleSpan + 3*time.Second})
+		}
 		if w.mayExceed(e) {
 			j.loose = append(j.loose, span{e.at - time.Second, e.end() + settleSpan})
 		}
-		if w.mayExceed(e) || e.kind == crashAgent {
-			j.busier = append(j.busier, span{e.at, e.end() + settleSpan + 3*time.Second})
+		if w.mayExceed(e) || e.kind == crashAgent || e.kind == leave {
+			settled := settleSpan + 3*time.Second
+			if e.kind == emptyRedis || e.kind == failover {
+				settled = toldAgainSpan
+			}
+			j.busier = append(j.busier, span{e.at, e.end() + settled})
 		}
 	}
 	return j
@@ -63,7 +102,7 @@ func newJudge(w *world) judge {
 // others cost use of the limits at most.
 func (h history) mayExceed(e event) bool {
 	switch e.kind {
-	case load, duplicate, shuffle, cutPolygen, pausePolygen, crashPolygen, setMachineClock:
+	case load, loseAgent, losePolygen, duplicate, shuffle, cutPolygen, pausePolygen, crashPolygen, setMachineClock:
 		return false
 	case slowAgent:
 		// Two round trips are shorter than a request waits.
@@ -142,34 +181,91 @@ func (j *judge) savedUp(user int, rate limits.Rate, last int64) {
 	}
 }
 
+// refused is a request that an agent has refused.
+func (j *judge) refused(r *request) {
+	w, u, limit := j.world, &j.users[r.user], j.world.users[r.user].concurrent
+	if r.tokenAsked && r.tokenWaits == nil && !r.token.Allowed {
+		u.refused.rate = w.Now
+	}
+	if r.slotWaits != nil || r.slot.Allowed {
+		return
+	}
+	if w.Now.Sub(u.refused.last) > 150*time.Millisecond {
+		u.refused.first = w.Now
+	}
+	u.refused.last = w.Now
+	since := latest(u.refused.first, u.room, u.refused.rate)
+	if d := w.Now.Sub(since); d > sharedWithin && few(u.inProgress(), limit) && !j.faulty(since) {
+		j.wrong("requests of user %d are refused for %v, and only %d of %d are in progress", r.user, d, u.inProgress(), limit)
+	}
+}
+
+func latest(times ...time.Time) (t time.Time) { return slices.MaxFunc(times, time.Time.Compare) }
+
+// faulty reports whether a fault may have to do with how limits were used since a time.
+func (j *judge) faulty(since time.Time) bool {
+	return excused(j.faults, since.Sub(simulation.Start), j.world.since())
+}
+
 // runs is a request that begins at the origin, or ends.
 func (j *judge) runs(user int, e *edge, more int) {
-	j.running[user][e.number] += more
-	j.changed[user] = j.world.Now
+	w, u, limit := j.world, &j.users[user], j.world.users[user].concurrent
+	u.running[e.number] += more
+	all := u.inProgress()
+	u.note(w.Now, limit, all, all-more)
 	if more < 0 {
 		return
 	}
-	most, all := j.world.users[user].concurrent, j.inProgress(user)
-	if excused(j.busier, j.world.since(), j.world.since()) || j.world.since() < 1500*time.Millisecond {
-		most = (j.world.instances+2)*most + j.world.instances
+	most, excuse := limit, excused(j.busier, w.since(), w.since()) || w.since() < 1500*time.Millisecond
+	if excuse {
+		most = (w.instances+2)*most + w.instances
 	}
 	if all > most {
 		j.wrong("user %d had %d requests in progress, of %d", user, all, most)
 	}
+	if a := e.agent; a != nil && !excuse && w.instances > 1 {
+		if held := w.redis.slots[userName(user)][a.name].Held; u.running[e.number] > held {
+			j.wrong("%s had %d requests of user %d in progress, and holds %d slots", a.name, u.running[e.number], user, held)
+		}
+	}
 }
 
-func (j *judge) inProgress(user int) (n int) {
-	for _, of := range j.running[user] {
-		n += of
+// note is for another number of requests in progress.
+func (u *judged) note(now time.Time, limit, n, before int) {
+	u.changed = now
+	if few(n, limit) && !few(before, limit) {
+		u.room = now
 	}
-	return n
+	if n == 0 {
+		u.idle = now
+	}
 }
+
+// few reports whether n requests in progress are less than half of a limit, by more than one.
+func few(n, limit int) bool { return 2*n < limit-1 }
 
 // died is an instance, with its requests.
 func (j *judge) died(e *edge) {
-	for user := range j.running {
-		j.running[user][e.number] = 0
-		j.changed[user] = j.world.Now
+	for i := range j.users {
+		u, before := &j.users[i], j.users[i].inProgress()
+		u.running[e.number] = 0
+		u.note(j.world.Now, j.world.users[i].concurrent, u.inProgress(), before)
+	}
+}
+
+// told is polygen's word about a user's requests in progress.
+func (j *judge) told(user string, blocked bool) {
+	u := &j.users[userNumber(user)]
+	if u.blocked = (time.Time{}); blocked {
+		u.blocked = j.world.Now
+	}
+}
+
+// blocks looks whether somebody is still blocked who has nothing in progress.
+func (j *judge) blocks(user int) {
+	w, u := j.world, &j.users[user]
+	if !u.blocked.IsZero() && u.inProgress() == 0 && w.Now.Sub(u.idle) > unblockedWithin && !j.faulty(u.blocked) {
+		j.wrong("polygen blocks user %d, with nothing in progress for %v", user, w.Now.Sub(u.idle))
 	}
 }
 
@@ -198,6 +294,7 @@ func (j *judge) start() {
 	j.world.After(250*time.Millisecond, func() {
 		for user := range j.world.users {
 			j.shares(user)
+			j.blocks(user)
 		}
 		j.start()
 	})
@@ -207,11 +304,17 @@ func (j *judge) start() {
 func (j *judge) shares(user int) {
 	w := j.world
 	limit := w.users[user].down
-	if limit == 0 || w.Now.Sub(j.changed[user]) < 1500*time.Millisecond {
+	// What is taught is in force after 120 ms.
+	if u := &j.users[user]; limit == 0 || w.Now.Sub(u.changed) < 1500*time.Millisecond || w.Now.Sub(u.taught) < 150*time.Millisecond {
 		return
 	}
 	for _, e := range w.events {
-		if e.kind != load && excused([]span{{e.at, e.end() + settleSpan}}, w.since(), w.since()) {
+		settled := e.end() + settleSpan
+		if e.kind == loseAgent {
+			// The next report shows what was lost.
+			settled = e.end() + time.Second
+		}
+		if e.kind != load && excused([]span{{e.at, settled}}, w.since(), w.since()) {
 			return
 		}
 	}
@@ -332,7 +435,7 @@ func (w *world) aloneInProgress(user int, l userLimits, until func(time.Duration
 	begin, most := w.Now, 0
 	var try func()
 	try = func() {
-		most = max(most, w.judge.inProgress(user))
+		most = max(most, w.judge.users[user].inProgress())
 		if w.Now.Sub(begin) < within {
 			e.haproxy.request(user, within-w.Now.Sub(begin)+time.Second, func(bool) {})
 			w.After(time.Second/time.Duration(3*min(l.rates[0].Max, 100)), try)

@@ -56,7 +56,7 @@ func (p *polygen) happen(e event, until time.Time) {
 		p.world.At(until, func() { p.life++; p.start() })
 		return
 	}
-	p.link(e, until)
+	p.disturb(e, until)
 }
 
 // renew keeps the lead, the clock, and the list of instances.
@@ -170,6 +170,7 @@ func (p *polygen) send() {
 		}
 	}
 	for _, user := range slots.Unblocks {
+		p.world.judge.told(user, false)
 		post(p.serving(user), func(a *agent, now time.Time) { a.slots.Unblock(now, user) })
 	}
 	for _, t := range throttles {
@@ -180,6 +181,7 @@ func (p *polygen) send() {
 		post(to, func(a *agent, now time.Time) { a.tokens.Throttle(now, t.Key, t.WindowStart, t.Limit) })
 	}
 	for _, b := range slots.Blocks {
+		p.world.judge.told(b.User, true)
 		post(p.serving(b.User), func(a *agent, now time.Time) { a.slots.Block(now, b.User, b.Limit) })
 	}
 	for _, s := range slots.Sharings {

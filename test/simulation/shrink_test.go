@@ -105,7 +105,7 @@ func simpler(h history, fails func(history) bool) (_ history, better bool) {
 func (h history) names(instance int) bool {
 	for _, e := range h.events {
 		switch e.kind {
-		case cutPolygen, pausePolygen, crashPolygen, pauseRedis, emptyRedis, failover, setRedisClock:
+		case cutPolygen, losePolygen, pausePolygen, crashPolygen, pauseRedis, emptyRedis, failover, setRedisClock:
 		default:
 			if e.who == instance {
 				return true

@@ -71,7 +71,7 @@ func (w *world) happen(e event) {
 		return
 	}
 	switch e.kind {
-	case cutPolygen, pausePolygen, crashPolygen:
+	case cutPolygen, losePolygen, pausePolygen, crashPolygen:
 		w.polygens[e.who].happen(e, until)
 	case pauseRedis, emptyRedis, failover, setRedisClock:
 		w.redis.happen(e, until)
@@ -96,24 +96,31 @@ type process struct {
 	world  *world
 	number int
 	name   string
-	life   int // that of what it was before is over
+	life   int       // that of what it was before is over
+	paused time.Time // it stands still until then
+	sent   uint64    // messages
+	link
+}
 
-	paused    time.Time // it stands still until then
-	cut       time.Time // and so on
+// link is the way between a process and Redis.
+type link struct {
+	cut       time.Time // all is lost until then
+	lossy     time.Time // and so on
 	slow      time.Time
 	slowBy    time.Duration
 	shuffled  time.Time
 	shuffleBy time.Duration
 	twice     time.Time
 	twiceBy   time.Duration
-	sent      uint64 // messages
 }
 
-// link has an event change the way to Redis.
-func (p *process) link(e event, until time.Time) {
+// disturb has an event change the way to Redis.
+func (p *process) disturb(e event, until time.Time) {
 	switch e.kind {
 	case cutAgent, cutPolygen:
 		p.cut = until
+	case loseAgent, losePolygen:
+		p.lossy = until
 	case slowAgent:
 		p.slow, p.slowBy = until, e.by
 	case shuffle:
@@ -185,7 +192,7 @@ func (p *process) fromRedis(do func()) {
 // hearsay has the process do something when a message that was published has come. Those come by
 // several connections, so they may be late in any order.
 func (p *process) hearsay(do func()) {
-	if p.world.Now.Before(p.cut) {
+	if p.world.Now.Before(p.cut) || p.world.Now.Before(p.lossy) && p.chance() < 0.5 {
 		return
 	}
 	d := p.delay()
@@ -241,7 +248,7 @@ func (r *redis) now() time.Time { return r.world.Now.Add(r.offset).Truncate(time
 func (r *redis) happen(e event, until time.Time) {
 	switch e.kind {
 	case pauseRedis:
-		r.link(e, until)
+		r.disturb(e, until)
 	case emptyRedis:
 		r.stored = newStored()
 	case setRedisClock:
