@@ -1,6 +1,7 @@
 package spoa
 
 import (
+	"context"
 	"log/slog"
 	"math"
 	"time"
@@ -169,6 +170,25 @@ func (a *Agent) learnHeld(user string, of *limits.Limits, c bandwidth.Count) {
 type haproxySession struct {
 	up       time.Time // when it last came
 	replaced bool      // HAProxy closed the one before
+	process  uint64    // which has it, as the runtime API says; 0: unknown
+}
+
+// askProcessSpan is how long HAProxy may take to say which process it is: nothing else of the session is heard meanwhile.
+const askProcessSpan = 500 * time.Millisecond
+
+// sessionProcess is the process that answers on HAProxy's runtime socket, 0 if that is not known. What stops listening there
+// at a reload has ended its sessions no earlier, so it is the one that a session has just begun with.
+func (a *Agent) sessionProcess() uint64 {
+	if a.tables == nil {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askProcessSpan)
+	defer cancel()
+	_, process, err := a.tables.Variable(ctx, tallyVariable)
+	if err != nil {
+		return 0 // said by those who need the socket
+	}
+	return process
 }
 
 // followSession follows the peers session: a HAProxy that was replaced goes on with
@@ -200,7 +220,12 @@ func (a *Agent) followSession(s peers.Session) {
 			}
 		})
 	case peers.Up:
-		a.session.up = a.clock.Now()
+		before := a.session.process
+		a.session.up, a.session.process = a.clock.Now(), a.sessionProcess()
+		// HAProxy also closes a session in which it hears nothing for some seconds: because this agent stood still, or the line.
+		if before != 0 && before == a.session.process {
+			a.session.replaced = false
+		}
 		// Another process has connected, and the old one still works on what it has: both count.
 		if a.session.replaced {
 			a.workers.replaced()

@@ -67,6 +67,7 @@ func TestSessions(t *testing.T) {
 	type (
 		push  struct{ tracked, active uint64 } // HAProxy tells of the user
 		start struct{ process int64 }          // a request is admitted
+		is    struct{ process uint64 }         // HAProxy's runtime socket leads to a process; 0: to none
 	)
 	up, gone := peers.Session{State: peers.Up}, peers.Session{State: peers.Gone}
 	synced := peers.Session{State: peers.Synced}
@@ -86,6 +87,11 @@ func TestSessions(t *testing.T) {
 		{"replaced, and the new one has told everything: the old one's count", []any{closed, up, synced}, 3, 1},
 		{"replaced, and the new one has one, too", []any{closed, up, push{1, 1}, synced}, 4, 1},
 		{"replaced, and the new one's has ended", []any{closed, up, push{1, 1}, push{1, 0}}, 3, 1},
+		{"closed by the same process", []any{is{1}, broken, up, closed, up}, 3, 0},
+		{"closed by the same process, which has told everything", []any{is{1}, broken, up, closed, up, push{8, 2}, synced}, 2, 0},
+		{"closed by the same process, and then replaced", []any{is{1}, broken, up, closed, up, closed, is{2}, up, push{1, 1}}, 4, 1},
+		{"replaced by a process that says so", []any{is{1}, broken, up, closed, is{2}, up, push{1, 1}}, 4, 1},
+		{"closed, and nobody says by whom", []any{is{1}, broken, up, closed, is{0}, up, push{1, 1}}, 4, 1},
 		{"replaced twice", []any{closed, up, push{2, 2}, closed, up, push{1, 1}}, 6, 1},
 		{"replaced, and the session is lost", []any{closed, up, push{2, 2}, broken, up, push{2, 1}}, 4, 1},
 		{"ended", []any{closed, gone}, 0, 0},
@@ -101,6 +107,8 @@ func TestSessions(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newSlotRig(t, nil)
+				haproxy := &fakeTables{err: errors.New("no such socket")}
+				r.tables = haproxy
 				r.followSession(up)
 				r.progress("wide", 7, 3)
 				for _, e := range tt.events {
@@ -108,6 +116,11 @@ func TestSessions(t *testing.T) {
 					switch e := e.(type) {
 					case peers.Session:
 						r.followSession(e)
+					case is:
+						haproxy.process, haproxy.err = e.process, nil
+						if e.process == 0 {
+							haproxy.err = errors.New("no such socket")
+						}
 					case push:
 						r.progress("wide", e.tracked, e.active)
 					case start:
