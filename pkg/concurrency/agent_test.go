@@ -1427,3 +1427,53 @@ func TestAgentGivesUpSlotsOfItsShare(t *testing.T) {
 	r.inProgress("when one has ended, though its share is 5", 3)
 	r.holds("when one has ended, though its share is 5", 3)
 }
+
+// When the pool is back it hears again what it may not know: not what it takes for held without a word.
+func TestAgentRegistersAfterALoss(t *testing.T) {
+	const portion = 10 // of 80 slots and two instances
+	for _, tt := range []struct {
+		name           string
+		credit         bool
+		started, ended int
+		want           int // asks
+	}{
+		{"nothing was asked for, and nothing is in progress", true, 1, 1, 0},
+		{"a part of the portion is in progress", true, portion - 1, 0, 0},
+		{"the portion is in progress", true, portion, 0, 0},
+		{"more than the portion is in progress", true, portion + 1, 0, 1},
+		{"less than the portion is in progress, and the pool was asked", true, portion + 1, 5, 1},
+		{"there is no portion", false, 1, 0, 1},
+		{"there is no portion, and idle slots are held", false, 1, 1, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := concurrency.NewAgent(concurrency.Config{Instance: "a", Lookup: func(string) (int, bool) { return 80, tt.credit }})
+			a.Cluster(t0.Add(-time.Minute), 2, 0)
+			pool := make(map[string]concurrency.Holding)
+			exchange := func(at time.Time) (asks []concurrency.Ask) {
+				for asked := a.Collect(at, true, nil); len(asked) > 0; asked = a.Collect(at, true, nil) {
+					for _, ask := range asked {
+						a.Reply(at, ask, concurrency.Take(pool, 2, "a", ask))
+					}
+					asks = append(asks, asked...)
+				}
+				return asks
+			}
+			for i := range tt.started {
+				a.Start(ms(i), "u", 80, count{}, places{})
+				exchange(ms(i))
+			}
+			for i := range tt.ended {
+				a.Cancel(ms(20+i), "u", 0)
+				exchange(ms(20 + i))
+			}
+			if got := a.InProgress("u"); got != tt.started-tt.ended {
+				t.Fatalf("%d in progress, want %d", got, tt.started-tt.ended)
+			}
+			a.Lost(ms(30), true)
+			a.Lost(ms(40), false)
+			if asks := exchange(ms(40)); len(asks) != tt.want {
+				t.Errorf("asks %+v, want %d", asks, tt.want)
+			}
+		})
+	}
+}

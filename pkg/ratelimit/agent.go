@@ -110,7 +110,6 @@ func (a *Agent) findOrAddBucket(u *user, r *limits.Rate, now int64) *bucket {
 	if b == nil {
 		a.created++
 		b = &bucket{key: Key{Class: r.Class, User: u.name, Window: r.Window}, owner: u}
-		b.rate.Window = r.Window
 		b.start = windowStart(now, r.Window)
 		// Asks for the next window are spread, so that not all keys ask at once.
 		b.early = int64(a.created%askSteps) * int64(agenda.Tick)
@@ -127,7 +126,7 @@ func (a *Agent) findOrAddBucket(u *user, r *limits.Rate, now int64) *bucket {
 // setLimit takes a bucket's limit, which may have changed.
 func (a *Agent) setLimit(b *bucket, r *limits.Rate) {
 	// A burst has an Account, and tokens of one pool must not be given back to the other.
-	if (b.rate.Burst > 0) != (r.Burst > 0) && b.rate.Max > 0 {
+	if (b.rate.Burst > 0) != (r.Burst > 0) {
 		// Another pool has it from now on.
 		a.closeWindow(b)
 		b.clearWindow()

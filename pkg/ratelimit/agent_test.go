@@ -270,6 +270,52 @@ func TestAgentRepeatsABatchThatFailed(t *testing.T) {
 	collect("when there is nothing to say", 504, nil)
 }
 
+// What came while a batch was repeated does not wait for the next flush.
+func TestAgentSaysWhatIsBehindARepeatedBatch(t *testing.T) {
+	bursting := get(50)
+	bursting[0].Burst = 100
+	for _, tt := range []struct {
+		name   string
+		behind func(a *ratelimit.Agent)
+		want   bool
+	}{
+		{"nothing", func(*ratelimit.Agent) {}, false},
+		{"a request that waits", func(a *ratelimit.Agent) { a.Start(ms(12), "v", bursting, ratelimit.NoCredit) }, true},
+		{"what is to be sent at once", func(a *ratelimit.Agent) { a.Leave() }, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := ratelimit.NewAgent(ratelimit.Config{})
+			a.Start(ms(10), "u", get(50), ratelimit.NoCredit)
+			first := a.Collect(ms(11), true, nil)
+			if len(first) != 1 {
+				t.Fatalf("asks %+v, want a report", first)
+			}
+			a.Fail(ms(12), first[0])
+			tt.behind(a)
+			a.TakeOutput()
+			if again := a.Collect(ms(13), true, nil); len(again) != 1 || again[0] != first[0] {
+				t.Errorf("asks %+v, want %+v alone", again, first)
+			}
+			if got := a.TakeOutput().Urgent; got != tt.want {
+				t.Errorf("urgent: %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// Another limit of the same pool leaves an agent the tokens that it has.
+func TestAgentKeepsItsTokensWhenTheLimitChanges(t *testing.T) {
+	a := shared(2)
+	a.Start(ms(10), "u", get(50), ratelimit.NoCredit)
+	asks := a.Collect(ms(10), false, nil)
+	a.Reply(ms(11), asks[0], ratelimit.Grant{Tokens: 3, Total: 3})
+	for i := range 2 {
+		if v, w := a.Start(ms(12), "u", get(60), ratelimit.NoCredit); w != nil || !v.Allowed {
+			t.Errorf("request %d: %+v, want it to be admitted by a token in hand", i, v)
+		}
+	}
+}
+
 // What a batch wanted is wanted anew, if at all.
 func TestAgentWantsAnewWhatFailed(t *testing.T) {
 	a := shared(2)

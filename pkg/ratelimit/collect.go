@@ -19,7 +19,9 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 		// As it was, and alone: the pool knows a batch by its number, and counts what it brings once.
 		asks = append(asks, a.unanswered...)
 		a.unanswered = nil
-		a.out.Urgent = a.out.Urgent || a.flushUrgent || len(a.tokenRequests)+len(a.accountReports) > 0
+		if a.flushUrgent || len(a.tokenRequests) > 0 {
+			a.out.Urgent = true
+		}
 		return asks
 	}
 	// What it wanted is asked for anew.
