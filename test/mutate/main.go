@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ var slow = flag.String("slow", "^TestCluster|CatchUpInTime$|^TestRestMissesNothi
 var (
 	list  = flag.Bool("list", false, "list the mistakes, and try none")
 	every = flag.Int("every", 1, "try only one in so many mistakes")
+	where = flag.String("where", "", "try only the mistakes in lines such as agent.go:12 that match this `pattern`")
 )
 
 func main() {
@@ -42,6 +44,10 @@ func main() {
 
 // mutate tries all mistakes in the package of a folder, and prints those that survive.
 func mutate(folder string) (survived int, err error) {
+	at, err := regexp.Compile(*where)
+	if err != nil {
+		return 0, err
+	}
 	p, err := load(folder)
 	if err != nil {
 		return 0, err
@@ -68,7 +74,7 @@ func mutate(folder string) (survived int, err error) {
 	began := time.Now()
 	n := 0
 	for i, m := range p.mistakes {
-		if i%*every != 0 {
+		if i%*every != 0 || !at.MatchString(m.at) {
 			continue
 		}
 		n++

@@ -36,7 +36,7 @@ type judged struct {
 		first, last time.Time // for want of a slot, again and again
 		rate        time.Time // last by a rate: such a request may have had a slot for a moment
 	}
-	blocked time.Time // when polygen last said so, unless it has said the opposite since
+	blocked time.Time // since when polygen says so
 }
 
 func (u *judged) inProgress() (n int) {
@@ -109,9 +109,20 @@ func (h history) mayExceed(e event) bool {
 		return 2*(2*e.by+h.roundTrip*3/2) > 10*time.Millisecond
 	case crashAgent, crashInstance, leave:
 		// Who is left alone, or was, counts by itself.
-		return h.instances <= 2
+		return h.instances-h.absences() <= 1
 	}
 	return true
+}
+
+// absences is how often an agent is away.
+func (h history) absences() (n int) {
+	for _, e := range h.events {
+		switch e.kind {
+		case crashAgent, crashInstance, leave:
+			n++
+		}
+	}
+	return n
 }
 
 // excused reports whether a fault of the list may have to do with a time.
@@ -255,8 +266,10 @@ func (j *judge) died(e *edge) {
 
 // told is polygen's word about a user's requests in progress.
 func (j *judge) told(user string, blocked bool) {
-	u := &j.users[userNumber(user)]
-	if u.blocked = (time.Time{}); blocked {
+	switch u := &j.users[userNumber(user)]; {
+	case !blocked:
+		u.blocked = time.Time{}
+	case u.blocked.IsZero():
 		u.blocked = j.world.Now
 	}
 }
@@ -264,8 +277,10 @@ func (j *judge) told(user string, blocked bool) {
 // blocks looks whether somebody is still blocked who has nothing in progress.
 func (j *judge) blocks(user int) {
 	w, u := j.world, &j.users[user]
-	if !u.blocked.IsZero() && u.inProgress() == 0 && w.Now.Sub(u.idle) > unblockedWithin && !j.faulty(u.blocked) {
-		j.wrong("polygen blocks user %d, with nothing in progress for %v", user, w.Now.Sub(u.idle))
+	// Whoever is refused by a rate may have had a slot for a moment.
+	since := latest(u.idle, u.blocked, u.refused.rate)
+	if !u.blocked.IsZero() && u.inProgress() == 0 && w.Now.Sub(since) > unblockedWithin && !j.faulty(u.blocked) {
+		j.wrong("polygen blocks user %d, with nothing in progress for %v", user, w.Now.Sub(since))
 	}
 }
 
