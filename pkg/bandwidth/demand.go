@@ -124,12 +124,10 @@ func (a *Agent) Progress(at time.Time, name string, limit Limit, from Source, c 
 	u.idleAt = now
 	before := u.count
 	u.addCount(from, c)
-	// An entry that says once more that nothing is in progress changes nothing.
-	if after := u.count; after.Active > 0 || before.Active > 0 || u.weight > 0 {
-		u.count.Moved = before.Moved // what a beginning or an end is judged by
-		a.updateWeight(u, now, u.active(now))
-		u.count = after
-	}
+	after := u.count
+	u.count.Moved = before.Moved // what a beginning or an end is judged by
+	a.updateWeight(u, now, u.active(now))
+	u.count = after
 	u.countAt = now
 	if from == Held && u.taughtAt == 0 {
 		a.updateTable(u, now) // nobody has asked, which is when a share is told otherwise

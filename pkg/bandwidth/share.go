@@ -74,11 +74,7 @@ func fillByWeight(out []Share, in []Demand, amount int64, room func(d Demand, ha
 				weight += int64(d.Weight)
 			}
 		}
-		// All are full, or nothing is left to pour.
-		if weight == 0 || amount <= 0 {
-			break
-		}
-		filled, given := false, int64(0)
+		filled, rest := false, amount
 		for i, d := range in {
 			if full[i] {
 				continue
@@ -87,22 +83,21 @@ func fillByWeight(out []Share, in []Demand, amount int64, room func(d Demand, ha
 			if most := room(d, out[i].Bytes); most <= fraction(amount, int64(d.Weight), weight) {
 				full[i], filled = true, true
 				out[i].Bytes += most
-				given += most
+				rest -= most
 			}
 		}
-		amount -= given
 		if filled {
+			amount = rest
 			continue // the others' parts have grown
 		}
 		for i, d := range in {
 			if !full[i] {
 				p := fraction(amount, int64(d.Weight), weight)
 				out[i].Bytes += p
-				given += p
+				rest -= p
 			}
 		}
-		amount -= given
-		break
+		return rest
 	}
 	return amount
 }
