@@ -1,38 +1,48 @@
 package proctest
 
 import (
+	"bytes"
+	"math/rand/v2"
 	"net"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// Link is an address behind which is a server, over a line that may be slow, stand still, or lead
+// Link is an address behind which is a server, over a line that may be slow, stand still, be reset, or lead
 // to another server from some time on.
 type Link struct {
-	Addr  string
-	Delay atomic.Int64 // nanoseconds that bytes are on their way, without holding up those behind
-
-	rate int // bytes per second from there; 0 is any number
+	Addr   string
+	Delay  atomic.Int64 // nanoseconds that bytes are on their way, without holding up those behind
+	Jitter atomic.Int64 // nanoseconds more at most, another number each time, in order all the same
+	Rate   atomic.Int64 // bytes per second each way, of all connections together; 0 is any number
 
 	mu      sync.Mutex
 	to      string
 	conns   map[net.Conn]bool
 	stops   func(from string) bool // whether nothing passes on connections from this IP address; nil: all pass
 	changed *sync.Cond             // stops or conns
-	free    time.Time              // when all that came from there before has been carried
+	free    [2]time.Time           // when all that went there, and came from there, before has been carried
 }
 
-// NewLink makes a link until the test ends. From there it carries so many bytes per second, of all
-// connections together and in the order in which they come; 0 is any number.
+// NewLink makes a link to "host:port" or the path of a unix socket until the test ends: the path of its own ends with ".link".
+// It carries so many bytes per second each way, of all connections together and in the order in which they come; 0 is any number.
 func NewLink(t testing.TB, to string, bytesPerSecond int) *Link {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	network, at := networkOf(to), "127.0.0.1:0"
+	if network == "unix" {
+		at = to + ".link"
+		_ = os.Remove(at)
+	}
+	listener, err := net.Listen(network, at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &Link{Addr: listener.Addr().String(), rate: bytesPerSecond, to: to, conns: map[net.Conn]bool{}}
+	l := &Link{Addr: listener.Addr().String(), to: to, conns: map[net.Conn]bool{}}
+	l.Rate.Store(int64(bytesPerSecond))
 	l.changed = sync.NewCond(&l.mu)
 	var accepting, carrying sync.WaitGroup
 	accepting.Go(func() {
@@ -41,14 +51,16 @@ func NewLink(t testing.TB, to string, bytesPerSecond int) *Link {
 			if err != nil {
 				return
 			}
-			far := l.dial(near)
-			if far == nil {
-				near.Close()
-				continue
-			}
-			from, _, _ := net.SplitHostPort(near.RemoteAddr().String())
-			carrying.Go(func() { l.carry(far, near, from, func(int) time.Time { return time.Now() }) })
-			carrying.Go(func() { l.carry(near, far, from, l.busyUntil) })
+			carrying.Go(func() {
+				far := l.dial(near)
+				if far == nil {
+					near.Close()
+					return
+				}
+				from, _, _ := net.SplitHostPort(near.RemoteAddr().String())
+				carrying.Go(func() { l.carry(far, near, from, &l.free[0]) })
+				l.carry(near, far, from, &l.free[1])
+			})
 		}
 	})
 	t.Cleanup(func() {
@@ -65,7 +77,7 @@ func (l *Link) dial(near net.Conn) net.Conn {
 	l.mu.Lock()
 	to := l.to
 	l.mu.Unlock()
-	far, err := net.Dial("tcp", to)
+	far, err := net.Dial(networkOf(to), to)
 	if err != nil {
 		return nil
 	}
@@ -96,6 +108,23 @@ func (l *Link) To(addr string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.to, l.stops = addr, nil
+	l.endAll()
+}
+
+// Reset ends all connections, those of TCP with a reset.
+func (l *Link) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.conns {
+		if c, ok := c.(*net.TCPConn); ok {
+			_ = c.SetLinger(0)
+		}
+	}
+	l.endAll()
+}
+
+// endAll is called with the lock.
+func (l *Link) endAll() {
 	for c := range l.conns {
 		c.Close()
 		delete(l.conns, c)
@@ -108,18 +137,18 @@ type parcel struct {
 	data []byte
 }
 
-// carry carries bytes one way, each when it has left (which left says of so many bytes), Delay is over,
-// and the connection, which came from an IP address, may pass.
-func (l *Link) carry(to, from net.Conn, ip string, left func(bytes int) time.Time) {
+// carry carries bytes one way, each when those before it have left, Delay is over, and the connection, which came from an
+// IP address, may pass. What is on its way is bounded: then the sender waits.
+func (l *Link) carry(to, from net.Conn, ip string, free *time.Time) {
 	defer l.end(to, from)
-	parcels := make(chan parcel, 4096)
+	parcels := make(chan parcel, 256)
 	go func() {
 		defer close(parcels)
+		b := make([]byte, 32<<10)
 		for {
-			b := make([]byte, 32<<10)
-			n, err := from.Read(b)
+			n, err := from.Read(b[:l.room(free)])
 			if n > 0 {
-				parcels <- parcel{left(n).Add(time.Duration(l.Delay.Load())), b[:n]}
+				parcels <- parcel{l.due(n, free), bytes.Clone(b[:n])}
 			}
 			if err != nil {
 				return
@@ -158,16 +187,51 @@ func (l *Link) end(conns ...net.Conn) {
 	l.changed.Broadcast()
 }
 
-// busyUntil is when so many bytes more have left.
-func (l *Link) busyUntil(n int) time.Time {
-	if l.rate == 0 {
-		return time.Now()
+// A line with a rate holds what it carries in so long, and takes parcels of half as long: like a router's queue that is
+// short, so that who sends little does not wait for all that others have sent.
+const queued = 100 * time.Millisecond
+
+// room waits until a line with a rate can take more, and returns how many bytes it takes at most.
+func (l *Link) room(free *time.Time) int {
+	const most = 32 << 10
+	for {
+		rate := l.Rate.Load()
+		if rate == 0 {
+			return most
+		}
+		l.mu.Lock()
+		full := time.Until(free.Add(-queued))
+		l.mu.Unlock()
+		if full <= 0 {
+			return int(min(most, max(1, rate*int64(queued/2)/int64(time.Second))))
+		}
+		time.Sleep(min(full, queued)) // the rate may change meanwhile
+	}
+}
+
+// due is when so many bytes more arrive, free when those before them have left.
+func (l *Link) due(n int, free *time.Time) time.Time {
+	now, delay := time.Now(), time.Duration(l.Delay.Load())
+	if jitter := l.Jitter.Load(); jitter > 0 {
+		delay += time.Duration(rand.Int64N(jitter))
+	}
+	rate := l.Rate.Load()
+	if rate == 0 {
+		return now.Add(delay)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now := time.Now(); l.free.Before(now) {
-		l.free = now
+	if free.Before(now) {
+		*free = now
 	}
-	l.free = l.free.Add(time.Duration(n) * time.Second / time.Duration(l.rate))
-	return l.free
+	*free = free.Add(time.Duration(n) * time.Second / time.Duration(rate))
+	return free.Add(delay)
+}
+
+// networkOf is that of "host:port", or of the path of a unix socket.
+func networkOf(addr string) string {
+	if strings.HasPrefix(addr, "/") {
+		return "unix"
+	}
+	return "tcp"
 }

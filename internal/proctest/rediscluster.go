@@ -21,7 +21,13 @@ type RedisNode struct {
 // StartRedisNode starts a server in a folder of its own.
 func StartRedisNode(t testing.TB, args ...string) *RedisNode {
 	t.Helper()
-	n := &RedisNode{Addr: FreeAddr(t), args: append([]string{"--repl-diskless-sync-delay", "0", "--dir", memoryDir(t)}, args...)}
+	return StartRedisNodeAt(t, FreeAddr(t), args...)
+}
+
+// StartRedisNodeAt is StartRedisNode at an address that is known before.
+func StartRedisNodeAt(t testing.TB, addr string, args ...string) *RedisNode {
+	t.Helper()
+	n := &RedisNode{Addr: addr, args: append([]string{"--repl-diskless-sync-delay", "0", "--dir", memoryDir(t)}, args...)}
 	n.Restart(t)
 	return n
 }
@@ -62,10 +68,16 @@ func PortOf(addr string) string {
 // which it hears the other nodes.
 func RedisClusterOf(t testing.TB, more func(node int, bus string) []string) (addrs []string, nodes []*RedisNode) {
 	t.Helper()
+	return RedisClusterAt(t, func(node int, _, bus string) []string { return more(node, bus) })
+}
+
+// RedisClusterAt is RedisClusterOf with arguments that may depend on the address for clients, too.
+func RedisClusterAt(t testing.TB, more func(node int, addr, bus string) []string) (addrs []string, nodes []*RedisNode) {
+	t.Helper()
 	for i := range 6 {
 		// By default it is the client's port plus 10000, which may be another test's.
-		bus := FreeAddr(t)
-		n := StartRedisNode(t, append([]string{"--cluster-enabled", "yes", "--cluster-port", PortOf(bus)}, more(i, bus)...)...)
+		addr, bus := FreeAddr(t), FreeAddr(t)
+		n := StartRedisNodeAt(t, addr, append([]string{"--cluster-enabled", "yes", "--cluster-port", PortOf(bus)}, more(i, addr, bus)...)...)
 		addrs, nodes = append(addrs, n.Addr), append(nodes, n)
 	}
 	args := append([]string{"--cluster-yes", "--cluster-replicas", "1", "--cluster", "create"}, addrs...)

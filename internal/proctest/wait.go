@@ -3,7 +3,6 @@ package proctest
 import (
 	"fmt"
 	"net"
-	"strings"
 	"testing"
 	"time"
 )
@@ -51,11 +50,7 @@ func awaitWindow(window, least time.Duration) {
 }
 
 func dial(addr string) error {
-	network := "tcp"
-	if strings.HasPrefix(addr, "/") {
-		network = "unix"
-	}
-	conn, err := net.DialTimeout(network, addr, time.Second)
+	conn, err := net.DialTimeout(networkOf(addr), addr, time.Second)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,7 +54,16 @@ type Options struct {
 
 	PolygenArgs []string // and of the polygens
 	Commands    string   // the folder of another version's commands, to begin with; "" means this version's
+	Built       string   // a folder in which this version's commands are already; "" means to build them
 	Env         []string // of the agents and polygens, beside this process's own
+
+	// Line returns at which address the client of a server connects, such as "spoe of instance-1" to the path of a
+	// socket: that of a link. Nil means the server's own. Lines are spoe, peers, runtime, origin and redis of an instance, and
+	// redis of a polygen.
+	Line func(name, to string) string
+
+	// EnvOf is what one process has in its environment besides: "haproxy of instance-1", "spoa of instance-1" or "polygen-1".
+	EnvOf func(process string) []string
 }
 
 // Cluster is a running one.
@@ -102,6 +112,12 @@ func Start(t testing.TB, o Options) *Cluster {
 	}
 	if o.MaxWait == 0 {
 		o.MaxWait = LongWait
+	}
+	if o.Line == nil {
+		o.Line = func(_, to string) string { return to }
+	}
+	if o.EnvOf == nil {
+		o.EnvOf = func(string) []string { return nil }
 	}
 	c := &Cluster{options: o, bin: o.Commands, RedisAddr: o.Redis}
 	if c.bin == "" {
@@ -152,7 +168,9 @@ func Start(t testing.TB, o Options) *Cluster {
 // Upgrade has what is started from now on be of this version.
 func (c *Cluster) Upgrade(t testing.TB) {
 	t.Helper()
-	c.bin = build(t)
+	if c.bin = c.options.Built; c.bin == "" {
+		c.bin = build(t)
+	}
 }
 
 // Stop ends all processes before the test does.
@@ -210,9 +228,11 @@ func (c *Cluster) startOrigin(t testing.TB) {
 // StartPolygen starts the i-th policy generator.
 func (c *Cluster) StartPolygen(t testing.TB, i int) *Polygen {
 	t.Helper()
-	p := &Polygen{Admin: proctest.FreeAddr(t)}
-	args := []string{"--limits", c.LimitsFile, "--redis", c.RedisAddr, "--admin", p.Admin, "--name", "polygen-" + strconv.Itoa(i+1)}
-	p.Process = proctest.Start(t, c.options.Env, filepath.Join(c.bin, "polygen"), append(args, c.options.PolygenArgs...)...)
+	p, name := &Polygen{Admin: proctest.FreeAddr(t)}, "polygen-"+strconv.Itoa(i+1)
+	args := []string{"--limits", c.LimitsFile, "--redis", c.options.Line("redis of "+name, c.RedisAddr), "--admin", p.Admin, "--name", name}
+	env := slices.Concat(c.options.Env, c.options.EnvOf(name))
+	p.Process = proctest.Start(t, env, filepath.Join(c.bin, "polygen"), append(args, c.options.PolygenArgs...)...)
+	p.Name = name
 	return p
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,9 +52,13 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := os.MkdirAll(dir, 0o755); err != nil { // for the sockets of lines
+		t.Fatal(err)
+	}
 	config := haproxy.ForLimits(set)
 	config.Instance = in.Name
-	config.Bind, config.Origin, config.SPOE, config.Peer = in.Address, c.options.Origin, "unix@"+in.SPOE, "unix@"+in.Peers
+	config.Bind, config.Origin, config.SPOE = in.Address, in.line("origin", c.options.Origin), "unix@"+in.line("spoe", in.SPOE)
+	config.Peer = "unix@" + in.Peers
 	config.Runtime, config.Stats, config.Identify, config.Threads = in.Runtime, in.Stats, c.options.Identify, c.options.Threads
 	config.VerdictTimeout = c.options.MaxWait + 10*time.Millisecond
 	config.Env = []string{fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", 5*c.options.MaxWait.Milliseconds())} // as shipped, with the shipped wait
@@ -133,10 +138,11 @@ func (in *Instance) StartAgent(t testing.TB) {
 		name = "one-name"
 	}
 	args := []string{
-		"--instance", name, "--spoe", "unix:" + in.SPOE, "--peers", "unix:" + in.Peers, "--runtime", in.Runtime,
-		"--admin", in.Admin, "--redis", in.cluster.RedisAddr, "--max-wait", in.cluster.options.MaxWait.String(),
+		"--instance", name, "--spoe", "unix:" + in.SPOE, "--peers", "unix:" + in.line("peers", in.Peers), "--runtime", in.line("runtime", in.Runtime),
+		"--admin", in.Admin, "--redis", in.line("redis", in.cluster.RedisAddr), "--max-wait", in.cluster.options.MaxWait.String(),
 	}
-	in.Agent = proctest.Start(t, in.cluster.options.Env, filepath.Join(in.cluster.bin, "spoa"), append(args, in.cluster.options.SPOAArgs...)...)
+	env := slices.Concat(in.cluster.options.Env, in.cluster.options.EnvOf("spoa of "+in.Name))
+	in.Agent = proctest.Start(t, env, filepath.Join(in.cluster.bin, "spoa"), append(args, in.cluster.options.SPOAArgs...)...)
 	in.Agent.Name += " of " + in.Name
 	proctest.Eventually(t, in.Name+"'s agent serves", func() error {
 		if !in.Agent.Running() {
@@ -150,11 +156,17 @@ func (in *Instance) StartAgent(t testing.TB) {
 	})
 }
 
+// line is the address of a server for its client in this instance.
+func (in *Instance) line(what, to string) string {
+	return in.cluster.options.Line(what+" of "+in.Name, to)
+}
+
 // StartHAProxy starts the instance's HAProxy, or starts it again.
 func (in *Instance) StartHAProxy(t testing.TB) {
 	t.Helper()
+	env := slices.Concat(in.env, in.cluster.options.EnvOf("haproxy of "+in.Name))
 	if in.cluster.options.Master {
-		in.HAProxy = proctest.Start(t, in.env, proctest.HAProxyPath(t), "-W", "-db", "-f", in.config)
+		in.HAProxy = proctest.Start(t, env, proctest.HAProxyPath(t), "-W", "-db", "-f", in.config)
 		proctest.Eventually(t, in.Name+"'s HAProxy accepts connections", func() error {
 			conn, err := net.Dial("tcp", in.Address)
 			if err == nil {
@@ -163,7 +175,7 @@ func (in *Instance) StartHAProxy(t testing.TB) {
 			return err
 		})
 	} else {
-		in.HAProxy = proctest.HAProxy(t, in.config, in.Address, in.env...)
+		in.HAProxy = proctest.HAProxy(t, in.config, in.Address, env...)
 	}
 	in.HAProxy.Name = "haproxy of " + in.Name
 }
