@@ -26,10 +26,11 @@ import (
 
 // Bounds of a Spec.
 const (
-	MaxRate     = 100_000   // requests per second
+	MaxRate     = 1_000_000 // requests per second
 	MaxRequests = 5_000_000 // planned requests; each takes 48 bytes
 	MaxTargets  = 256
 	MaxConns    = 16_384 // connections to one target
+	MaxSources  = 254
 	maxTick     = 100 * time.Millisecond
 )
 
@@ -78,6 +79,11 @@ type Spec struct {
 	// Ahead is how many connections to each target are opened before the
 	// start. Zero means 64, or Conns if that is less.
 	Ahead int
+
+	// Sources is from how many addresses, 127.0.0.1 and those that follow, connections are made in
+	// turn: each address has some 28 000 ports to a target, and one that was closed is not free
+	// for a minute. Zero leaves the choice to the kernel.
+	Sources int
 
 	// Tick is the least time between two wakings of the sender, so how late
 	// a request may be sent: less is more punctual and costs more CPU. Zero
@@ -151,6 +157,8 @@ func (s *Spec) validate() ([]netip.AddrPort, error) {
 		return nil, fmt.Errorf("%d connections: want 1 to %d", s.Conns, MaxConns)
 	case s.Ahead < 0 || s.Ahead > s.Conns:
 		return nil, fmt.Errorf("%d connections ahead: want 0 to %d", s.Ahead, s.Conns)
+	case s.Sources < 0 || s.Sources > MaxSources:
+		return nil, fmt.Errorf("%d sources: want 0 to %d", s.Sources, MaxSources)
 	case s.Requests == nil:
 		return nil, errors.New("no requests to send")
 	}

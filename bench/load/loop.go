@@ -33,6 +33,7 @@ type loop struct {
 	results []Result // the report's
 	users   map[string]int32
 	reasons map[string]uint8
+	made    int       // connections, to choose their sources
 	due     int       // results[:due] have been due
 	settled int       // how many of these are final
 	swept   int64     // when it last looked for what takes too long
@@ -232,7 +233,12 @@ func (l *loop) flush(c *conn) {
 
 // connect begins a connection.
 func (l *loop) connect(t *target) bool {
-	fd, err := connect(t.family, t.sockaddr)
+	source := 0
+	if l.spec.Sources > 0 {
+		l.made++
+		source = 1 + l.made%l.spec.Sources
+	}
+	fd, err := connect(t.family, t.sockaddr, source)
 	if err != nil {
 		return false
 	}

@@ -78,9 +78,9 @@ func (r *Report) falseRefusals(limit int, slack time.Duration) int {
 			continue
 		}
 		sp := res.span(slack)
-		begin.add(sp.first, 1)
+		begin.add(sp.First, 1)
 		if res.Failure != TimedOut && res.Failure != Unfinished || res.Status != 0 {
-			end.add(sp.last+1, 1)
+			end.add(sp.Last+1, 1)
 		}
 	}
 	var possible Seconds
@@ -97,7 +97,7 @@ func (r *Report) falseRefusals(limit int, slack time.Duration) int {
 			continue
 		}
 		sp, justified := res.span(slack), false
-		for s := sp.first; s <= sp.last; s++ {
+		for s := sp.First; s <= sp.Last; s++ {
 			justified = justified || possible.At(s) > limit
 		}
 		if !justified {
@@ -108,7 +108,7 @@ func (r *Report) falseRefusals(limit int, slack time.Duration) int {
 }
 
 // span is the seconds in which a request that was sent may have been decided.
-func (r Result) span(slack time.Duration) span {
+func (r Result) span(slack time.Duration) Span {
 	to := r.Answered
 	if to == 0 {
 		to = max(r.Received, r.Sent)

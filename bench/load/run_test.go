@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -129,6 +130,24 @@ func TestRunBoundsConnections(t *testing.T) {
 		if others > 4 {
 			t.Errorf("%d in progress at once, want at most 4", others)
 		}
+	}
+}
+
+func TestRunConnectsFromSeveralAddresses(t *testing.T) {
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		mu.Lock()
+		defer mu.Unlock()
+		seen[host] = true
+	}))
+	defer s.Close()
+	run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 1000, Duration: 20 * ms, Ahead: 6, Sources: 3, Timeout: proctest.Patience})
+	mu.Lock()
+	defer mu.Unlock()
+	if want := map[string]bool{"127.0.0.1": true, "127.0.0.2": true, "127.0.0.3": true}; !maps.Equal(seen, want) {
+		t.Errorf("requests came from %v, want %v", seen, want)
 	}
 }
 
@@ -409,13 +428,14 @@ func TestSpecErrors(t *testing.T) {
 		want   string
 	}{
 		{"no target", func(s *Spec) { s.Targets = nil }, "load: 0 targets: want 1 to 256"},
-		{"no rate", func(s *Spec) { s.Rate = 0 }, "load: rate 0: want more than 0 and at most 100000 requests per second"},
-		{"too high a rate", func(s *Spec) { s.Rate = 100_001 }, "load: rate 100001: want more than 0 and at most 100000 requests per second"},
+		{"no rate", func(s *Spec) { s.Rate = 0 }, "load: rate 0: want more than 0 and at most 1000000 requests per second"},
+		{"too high a rate", func(s *Spec) { s.Rate = 2e6 }, "load: rate 2e+06: want more than 0 and at most 1000000 requests per second"},
 		{"no duration", func(s *Spec) { s.Duration = 0 }, "load: duration 0s: want more than 0"},
 		{"too many requests", func(s *Spec) { s.Rate, s.Duration = 1e5, 51*time.Second }, "load: rate 100000 for 51s: want at most 5000000 requests"},
 		{"a negative timeout", func(s *Spec) { s.Timeout = -1 }, "load: timeout -1ns: want more than 0"},
 		{"too many connections", func(s *Spec) { s.Conns = 16_385 }, "load: 16385 connections: want 1 to 16384"},
 		{"more ahead than allowed", func(s *Spec) { s.Conns, s.Ahead = 2, 3 }, "load: 3 connections ahead: want 0 to 2"},
+		{"too many sources", func(s *Spec) { s.Sources = 255 }, "load: 255 sources: want 0 to 254"},
 		{"too long a tick", func(s *Spec) { s.Tick = time.Second }, "load: tick 1s: want at most 100ms"},
 		{"no requests", func(s *Spec) { s.Requests = nil }, "load: no requests to send"},
 		{"no port", func(s *Spec) { s.Targets[0].Address = "127.0.0.1" }, `load: target "127.0.0.1": address 127.0.0.1: missing port in address`},

@@ -79,20 +79,20 @@ func (r *Report) AdmittedBySecond() Seconds {
 // Earlier seconds are filled first, with those requests that must be attributed
 // soonest. No attribution has a smaller Excess over the limit.
 func (r *Report) Attribute(limit int, slack time.Duration) Seconds {
-	var spans []span
+	var spans []Span
 	for _, res := range r.Results {
 		if res.Admitted() {
 			spans = append(spans, spanOf(res.Sent, res.Answered, slack))
 		}
 	}
-	return attribute(spans, limit)
+	return Attribute(spans, func(int64) int { return limit })
 }
 
-// A span is the seconds to any one of which a request may belong.
-type span struct{ first, last int64 }
+// A Span is the seconds, or windows of another length, to any one of which a request may belong.
+type Span struct{ First, Last int64 }
 
-func spanOf(from, to int64, slack time.Duration) span {
-	return span{second(from - int64(slack)), second(to + int64(slack))}
+func spanOf(from, to int64, slack time.Duration) Span {
+	return Span{second(from - int64(slack)), second(to + int64(slack))}
 }
 
 // second is the second of a time in nanoseconds since 1970, before 1970 too.
@@ -104,23 +104,23 @@ func second(ns int64) int64 {
 	return s
 }
 
-// attribute is the scheduling of unit jobs with release times and deadlines,
-// limit to a second, by the earliest deadline, which is optimal. A span that
-// finds no room is counted in its last second, over the limit.
-func attribute(spans []span, limit int) Seconds {
+// Attribute is the scheduling of unit jobs with release times and deadlines,
+// limit of a second to each, by the earliest deadline, which is optimal. A span that
+// finds no room is counted in its last second, over the limit. It sorts the spans.
+func Attribute(spans []Span, limit func(second int64) int) Seconds {
 	var s Seconds
-	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+	slices.SortFunc(spans, func(a, b Span) int { return cmp.Compare(a.First, b.First) })
 	var open deadlines // of the spans that have begun and are not attributed
 	for now := int64(0); len(spans) > 0 || len(open) > 0; now++ {
 		if len(open) == 0 {
-			now = spans[0].first
+			now = spans[0].First
 		}
-		for len(spans) > 0 && spans[0].first == now {
-			heap.Push(&open, spans[0].last)
+		for len(spans) > 0 && spans[0].First == now {
+			heap.Push(&open, spans[0].Last)
 			spans = spans[1:]
 		}
-		n := 0
-		for len(open) > 0 && (n < limit || open[0] == now) {
+		n, room := 0, limit(now)
+		for len(open) > 0 && (n < room || open[0] == now) {
 			heap.Pop(&open)
 			n++
 		}

@@ -71,38 +71,38 @@ func TestAttributeIsOptimal(t *testing.T) {
 	const seconds = 4
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(0, 3).Draw(t, "limit")
-		var spans []span
+		var spans []Span
 		for range rapid.IntRange(0, 7).Draw(t, "requests") {
 			first := rapid.Int64Range(0, seconds-1).Draw(t, "first")
-			spans = append(spans, span{first, rapid.Int64Range(first, seconds-1).Draw(t, "last")})
+			spans = append(spans, Span{first, rapid.Int64Range(first, seconds-1).Draw(t, "last")})
 		}
 		best := bruteForce(spans, limit, make([]int, seconds))
 		in := fmt.Sprint(spans)
-		got := attribute(spans, limit)
+		got := Attribute(spans, func(int64) int { return limit })
 
 		if got.Excess(limit) != best {
-			t.Errorf("attribute(%s, %d) = %v, %d over the limit; want %d", in, limit, got, got.Excess(limit), best)
+			t.Errorf("Attribute(%s, %d) = %v, %d over the limit; want %d", in, limit, got, got.Excess(limit), best)
 		}
 		if (got.Max() <= limit) != (best == 0) {
-			t.Errorf("attribute(%s, %d).Max() = %d, but the least excess is %d", in, limit, got.Max(), best)
+			t.Errorf("Attribute(%s, %d).Max() = %d, but the least excess is %d", in, limit, got.Max(), best)
 		}
 		sum := 0
 		for _, n := range got.Counts {
 			sum += n
 		}
 		if sum != len(spans) {
-			t.Errorf("attribute(%s, %d) counts %d requests of %d", in, limit, sum, len(spans))
+			t.Errorf("Attribute(%s, %d) counts %d requests of %d", in, limit, sum, len(spans))
 		}
 	})
 }
 
 // bruteForce is the least excess of all attributions.
-func bruteForce(spans []span, limit int, counts []int) int {
+func bruteForce(spans []Span, limit int, counts []int) int {
 	if len(spans) == 0 {
 		return Seconds{Counts: counts}.Excess(limit)
 	}
 	best := 1 << 30
-	for s := spans[0].first; s <= spans[0].last; s++ {
+	for s := spans[0].First; s <= spans[0].Last; s++ {
 		counts[s]++
 		best = min(best, bruteForce(spans[1:], limit, counts))
 		counts[s]--

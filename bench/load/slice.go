@@ -75,7 +75,7 @@ func (s *Slicer) connect(c *conn) error {
 		return fmt.Errorf("address %q: %w", to, ErrNotLoopback)
 	}
 	family, sockaddr := address(netip.AddrPortFrom(a.AddrPort().Addr().Unmap(), uint16(a.Port)))
-	if c.fd, err = connect(family, sockaddr); err != nil {
+	if c.fd, err = connect(family, sockaddr, 0); err != nil {
 		return fmt.Errorf("connect to %s: %w", to, err)
 	}
 	c.state = idle

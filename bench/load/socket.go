@@ -17,9 +17,9 @@ func address(a netip.AddrPort) (family int, sa syscall.Sockaddr) {
 	return syscall.AF_INET6, &syscall.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
 
-// connect begins a connection. The socket is writable once it is established
-// or has failed.
-func connect(family int, sa syscall.Sockaddr) (fd int, err error) {
+// connect begins a connection, from the n-th address of the loopback unless n is 0. The socket is
+// writable once it is established or has failed.
+func connect(family int, sa syscall.Sockaddr, n int) (fd int, err error) {
 	fd, err = syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
@@ -27,6 +27,9 @@ func connect(family int, sa syscall.Sockaddr) (fd int, err error) {
 	err = syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
 	if err == nil {
 		err = stampArrivals(fd)
+	}
+	if err == nil && n > 0 && family == syscall.AF_INET {
+		err = bindSource(fd, n)
 	}
 	if err == nil {
 		err = syscall.Connect(fd, sa)
@@ -36,6 +39,16 @@ func connect(family int, sa syscall.Sockaddr) (fd int, err error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// bindSource chooses the address that a connection comes from. Its port is chosen with the connection: before, it would have
+// to be one that no connection to any server has.
+func bindSource(fd, n int) error {
+	const bindAddressNoPort = 24 // IP_BIND_ADDRESS_NO_PORT, which syscall does not have
+	if err := syscall.SetsockoptInt(fd, syscall.IPPROTO_IP, bindAddressNoPort, 1); err != nil {
+		return err
+	}
+	return syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, byte(n)}})
 }
 
 // connected reports whether a connection that was begun is established.
