@@ -176,7 +176,8 @@ func TestFailures(t *testing.T) {
 		t.Errorf("%d of %d rows have five cells, want all", len(all), lines)
 	}
 	for _, row := range all {
-		if named.FindString(row[4]) == "" { // TestTestsNamedInDocumentsExist looks for it
+		// TestTestsNamedInDocumentsExist looks for a test, and what judges `make chaos` names its rows.
+		if named.FindString(row[4]) == "" && !strings.Contains(row[4], "`make chaos`") {
 			t.Errorf("%q: no test", row[0])
 		}
 		for _, name := range metric.FindAllString(row[3], -1) {
@@ -188,7 +189,7 @@ func TestFailures(t *testing.T) {
 }
 
 // haproxys are tables and backends of HAProxy's that are no metrics of ours.
-var haproxys = map[string]bool{"sluice_agent": true, "sluice_address": true, "sluice_health": true, "sluice_unreadable": true}
+var haproxys = map[string]bool{"sluice_agent": true, "sluice_address": true, "sluice_health": true, "sluice_unheard": true, "sluice_unreadable": true}
 
 // longest is how many words one reads in ten minutes, and the code map.
 const longest = 2300

@@ -1,0 +1,147 @@
+package judge
+
+import (
+	"math"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/sluice-qos/sluice/test/chaos/history"
+)
+
+// part is a part of a limit, of n instances: whole + even/n + each·n.
+type part struct{ whole, even, each float64 }
+
+func (p part) of(n int) float64 { return p.whole + p.even/float64(n) + p.each*float64(n) }
+
+var (
+	whole     = part{whole: 1}
+	double    = part{whole: 2}
+	perEach   = part{each: 1} // the limit once at each instance
+	unbounded = part{whole: math.Inf(1)}
+	nothing   = part{}
+)
+
+// beside is the limit, and so many even parts of it besides.
+func beside(even float64) part { return part{whole: 1, even: even} }
+
+// evenParts is so many even parts of the limit.
+func evenParts(even float64) part { return part{even: even} }
+
+// Whose requests a fault may fail.
+type victims int
+
+const (
+	nobodys victims = iota
+	itsOwn          // those through the instance that it is about
+	everybodys
+)
+
+// An allowance is what a fault allows while it lasts and for recovery after its end. What is zero is as without a fault.
+type allowance struct {
+	fault, part string
+	// rows are the first cells of the rows of docs/failures.md that say so. Without one, because says why not.
+	rows    []string
+	because string
+
+	requests, inProgress, bytes part // at most so much of the limit is admitted, in progress, moved
+	// HAProxy admits what it may admit of the default tier, whose limit may be larger than the user's own.
+	byDefault bool
+	fails     victims
+	// Users may be refused who had at least so much of their limit.
+	refusedRate, refusedInProgress *part
+	recovery                       time.Duration
+}
+
+// normal is what holds where nothing is broken. Refusals below 0.6 of a limit are too early: HAProxies have a quarter of it
+// between them as credit, and agents lease some of the rest ahead. Who counted each request twice would refuse at half.
+var normal = allowance{
+	requests: whole, inProgress: whole, bytes: whole,
+	refusedRate: &part{whole: 0.6}, refusedInProgress: &part{whole: 0.6},
+}
+
+// firstSecond is how much of the limit the first second of a transfer may move (test/integration/bandwidth_test.go).
+const firstSecond = 1.15
+
+// bound is what an allowance allows of an observation, in its property's values.
+func (a *allowance) bound(o *Observation, n int, instance int) float64 {
+	switch o.Property {
+	case Requests:
+		return a.ofLimit(a.requests, o, n)
+	case InProgress:
+		return a.ofLimit(a.inProgress, o, n)
+	case Bytes:
+		return max(1, a.bytes.of(n)) * firstSecond
+	case Failed:
+		if a.mayFail(o, instance) {
+			return math.Inf(1)
+		}
+	case RefusedRate:
+		return a.refusal(a.refusedRate, normal.refusedRate, o, n, instance)
+	case RefusedInProgress:
+		return a.refusal(a.refusedInProgress, normal.refusedInProgress, o, n, instance)
+	case Linear:
+		if a.requests != whole && a.requests != nothing || a.inProgress != whole && a.inProgress != nothing || a.refusedRate != nil && a != &normal {
+			return math.Inf(1)
+		}
+	case Exact:
+		return a.recovery.Seconds()
+	}
+	return 0
+}
+
+func (a *allowance) ofLimit(p part, o *Observation, n int) float64 {
+	bound := max(1, p.of(n))
+	if a.byDefault && o.Default > o.Limit {
+		bound = max(bound, 1+o.Default/o.Limit/float64(n))
+	}
+	return bound
+}
+
+// mayFail reports whether a fault of an instance, -1 if of none, may fail the request of an observation.
+func (a *allowance) mayFail(o *Observation, instance int) bool {
+	return a.fails == everybodys || a.fails == itsOwn && (instance == o.Instance || instance < 0)
+}
+
+// refusal is the least part of a limit of which a user may be refused: p, if that is less than otherwise.
+func (a *allowance) refusal(p, otherwise *part, o *Observation, n, instance int) float64 {
+	switch {
+	case a.mayFail(o, instance):
+		return 0 // a verdict that came too late is a refusal, too
+	case a.byDefault && math.IsInf(o.Limit, 1):
+		return 0 // who has no limit of their own may have the default tier's while no agent answers
+	case p == nil:
+		return otherwise.of(n)
+	}
+	return min(p.of(n), otherwise.of(n))
+}
+
+// allowanceOf finds what a fault allows: the first row of the table that is about it. Nil if there is none.
+func allowanceOf(f *history.Fault) *allowance {
+	kind, _ := partOf(f.Target)
+	for i := range allowances {
+		if a := &allowances[i]; a.fault == f.Name && (a.part == kind || a.part == "") {
+			return a
+		}
+	}
+	return nil
+}
+
+// partOf is the kind of a fault's target, such as "agent", or "agent→haproxy peers" of a link, and the number of the first
+// instance that it names, or -1.
+func partOf(target string) (kind string, instance int) {
+	var first string
+	kind = numbers.ReplaceAllString(target, "")
+	for _, m := range ofInstance.FindAllStringSubmatch(target, 1) {
+		first = m[1]
+	}
+	if n, err := strconv.Atoi(first); err == nil {
+		return kind, n
+	}
+	return kind, -1
+}
+
+var (
+	numbers    = regexp.MustCompile(`-[0-9]+\b`)
+	ofInstance = regexp.MustCompile(`\b(?:agent|haproxy)-([0-9]+)\b`)
+)

@@ -1,0 +1,80 @@
+package judge
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/test/chaos/history"
+)
+
+// begin is when the scenes begin: a full minute.
+var begin = time.Date(2026, 11, 23, 21, 0, 0, 0, time.UTC)
+
+// scene is a history made by hand. Times are in milliseconds from its begin.
+type scene struct{ history.History }
+
+func newScene() *scene {
+	s := &scene{}
+	s.Run = history.Run{Seed: 7, Store: "single", Instances: 3, Begin: begin}
+	return s
+}
+
+func ms(at int) time.Time { return begin.Add(time.Duration(at) * time.Millisecond) }
+
+// limit gives a user limits of GET, and of all requests together, from the begin on.
+func (s *scene) limit(user string, get, concurrent int, down int64) *scene {
+	s.Limits = append(s.Limits, history.Limit{User: user, Class: "GET", Requests: map[string]int{"second": get}, Concurrent: concurrent, Down: down, From: begin})
+	return s
+}
+
+// admit has a request answered that the origin had from at to over.
+func (s *scene) admit(user string, at, over int) *scene {
+	id := fmt.Sprint(len(s.Requests))
+	s.Requests = append(s.Requests, history.Request{User: user, Method: "GET", ID: id, Sent: ms(at - 1), Done: ms(over + 1), Status: 200})
+	s.Arrivals = append(s.Arrivals, history.Arrival{ID: id, User: user, Method: "GET", At: ms(at), Ended: ms(over)})
+	return s
+}
+
+// admits has n of them, one a millisecond from at on, each of which takes half a millisecond or so.
+func (s *scene) admits(user string, n, at int) *scene {
+	for i := range n {
+		s.admit(user, at+i, at+i+1)
+	}
+	return s
+}
+
+func (s *scene) request(user string, at int, change func(*history.Request)) *scene {
+	r := history.Request{User: user, Method: "GET", ID: fmt.Sprint(len(s.Requests)), Sent: ms(at), Done: ms(at + 2)}
+	change(&r)
+	s.Requests = append(s.Requests, r)
+	return s
+}
+
+func (s *scene) refuse(user string, at int, reason string) *scene {
+	return s.request(user, at, func(r *history.Request) { r.Status, r.Reason = 429, reason })
+}
+
+func (s *scene) fault(name, target string, from, to int) *scene {
+	s.Faults = append(s.Faults, history.Fault{Name: name, Target: target, Begin: ms(from), End: ms(to)})
+	return s
+}
+
+// judged is the violations of a scene, a line each.
+func (s *scene) judged() string {
+	r, err := Judge(&s.History, Options{})
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	var lines []string
+	for _, v := range r.Violations {
+		lines = append(lines, v.String())
+	}
+	for _, u := range r.Unbounded {
+		lines = append(lines, "unbounded: "+u)
+	}
+	if r.Passed() != (len(lines) == 0 && r.Requests > 0) {
+		lines = append(lines, fmt.Sprintf("Passed() = %v", r.Passed()))
+	}
+	return strings.Join(lines, "\n")
+}
