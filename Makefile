@@ -115,6 +115,16 @@ test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2, and on Va
 	$(MAKE) test-integration HAPROXY=3.2
 	$(MAKE) test-integration REDIS=valkey ONHAPROXY=
 
+# What `make chaos` does: for how long, drawn from what, with which kind of Redis.
+DURATION ?= 20m
+SEED     ?= 0
+STORE    ?= all
+
+chaos: setup ## break a cluster under load for DURATION, as SEED says, on Redis STORE=single, sentinel, cluster or all in turn; the last line is the verdict
+	@mkdir -p bin
+	$(GO) build -trimpath -o bin/chaos ./test/chaos/cmd/chaos
+	@exec bin/chaos --duration $(DURATION) --seed $(SEED) --store $(STORE)
+
 bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost chooses
 	@haproxy='$(HAPROXY)'; \
 	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/fetch-program "haproxy-$$haproxy" | tail -n 1);; esac; \
@@ -128,6 +138,22 @@ bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost 
 	cd $(RIVER) && $(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 1x .
 	@scripts/setup chromium
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 20x ./test/page
+
+# For how long `make soak` runs.
+SOAK ?= 1h
+
+soak: setup ## run a cluster under steady load for SOAK, from SEED (odd: with the race detector), and look whether anything grows; the last line is the verdict
+	@mkdir -p bin
+	$(GO) build -trimpath -o bin/soak ./test/soak/cmd/soak
+	@exec bin/soak --duration $(SOAK) --seed $(SEED)
+
+# For how long `make overload` floods.
+FLOOD ?= 5m
+
+overload: setup ## offer a cluster ten times what this machine can serve for FLOOD, and 20 000 connections at once; the last line is the verdict
+	@mkdir -p bin
+	$(GO) build -trimpath -o bin/overload ./test/overload/cmd/overload
+	@exec bin/overload --duration $(FLOOD) --seed $(SEED)
 
 fuzz: ## fuzz every parser for FUZZTIME each
 	@for module in . $(RIVER); do cd $(CURDIR)/$$module; for pkg in $$($(GO) list ./...); do \
@@ -194,4 +220,4 @@ test-images: ## try the images and deploy/compose.yaml without a container engin
 clean: ## remove what was built
 	rm -rf bin dist
 
-.PHONY: help setup run demo build test test-unit test-calm test-race test-river test-containers test-helm compile-race test-integration test-matrix bench fuzz random simulate mutate lint check manifests packages images release test-packages test-images clean
+.PHONY: help setup run demo build test test-unit test-calm test-race test-river test-containers test-helm compile-race test-integration test-matrix chaos soak overload bench fuzz random simulate mutate lint check manifests packages images release test-packages test-images clean
