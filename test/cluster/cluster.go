@@ -173,6 +173,9 @@ func (c *Cluster) Upgrade(t testing.TB) {
 	}
 }
 
+// Bin is the folder of the commands that are started from now on.
+func (c *Cluster) Bin() string { return c.bin }
+
 // Stop ends all processes before the test does.
 func (c *Cluster) Stop() {
 	for _, in := range c.Instances {

@@ -24,7 +24,7 @@ import (
 func TestAdminBeyondThisMachine(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t, cluster.Options{Limits: limitFile(10)})
-	bin := filepath.Dir(c.Polygens[0].Name)
+	bin := c.Bin()
 	dir := t.TempDir()
 	ca := testcert.New(t, dir)
 	cert, key := ca.Issue(t, dir, time.Now().Add(time.Hour))
