@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/test/chaos/history"
 )
 
@@ -94,7 +95,7 @@ func (l *load) atRate(ctx context.Context, rate float64, random *rand.Rand, name
 	defer running.Wait()
 	places := make(chan struct{}, mostAtOnce)
 	next := time.Now()
-	for i := 0; pause(ctx, time.Until(next)); i++ {
+	for i := 0; clock.Sleep(ctx, time.Until(next)); i++ {
 		next = next.Add(time.Duration((0.5 + random.Float64()) * float64(time.Second) / rate))
 		if late := time.Since(next); late > time.Second {
 			next = time.Now() // the machine stood still: what was not sent then is not sent at once now
@@ -117,7 +118,7 @@ func (l *load) burst(ctx context.Context, u user) {
 	const every = 3
 	var running sync.WaitGroup
 	defer running.Wait()
-	for i := 0; pause(ctx, every*time.Second); i++ {
+	for i := 0; clock.Sleep(ctx, every*time.Second); i++ {
 		for n := range int(u.rate * every) {
 			running.Go(func() {
 				l.send(request{user: u.name, method: u.method, kind: u.kinds[0], instance: n % len(l.addresses), path: "/"})
@@ -128,7 +129,7 @@ func (l *load) burst(ctx context.Context, u user) {
 
 // loop is one client that has one request at a time.
 func (l *load) loop(ctx context.Context, u user, i int, random *rand.Rand) {
-	for n := 0; pause(ctx, time.Duration(random.Int64N(int64(200*time.Millisecond)))); n++ {
+	for n := 0; clock.Sleep(ctx, time.Duration(random.Int64N(int64(200*time.Millisecond)))); n++ {
 		q := request{user: u.name, method: "GET", instance: i % len(l.addresses)}
 		switch u.does {
 		case closed:
@@ -143,7 +144,7 @@ func (l *load) loop(ctx context.Context, u user, i int, random *rand.Rand) {
 		}
 		q.ctx = ctx
 		if refused := l.send(q); refused {
-			pause(ctx, 300*time.Millisecond)
+			clock.Sleep(ctx, 300*time.Millisecond)
 		}
 	}
 }
@@ -268,7 +269,7 @@ func (l *load) websocket(q request, h *history.Request) error {
 	if res.StatusCode != http.StatusSwitchingProtocols {
 		return nil
 	}
-	for end := time.Now().Add(q.lasts); time.Now().Before(end) && pause(q.ctx, 500*time.Millisecond); {
+	for end := time.Now().Add(q.lasts); time.Now().Before(end) && clock.Sleep(q.ctx, 500*time.Millisecond); {
 		_ = conn.SetDeadline(time.Now().Add(patience))
 		if _, err := io.WriteString(conn, "echo"); err != nil {
 			return err
@@ -280,18 +281,6 @@ func (l *load) websocket(q request, h *history.Request) error {
 		h.Down += 4
 	}
 	return nil
-}
-
-// pause waits, and reports whether ctx has not ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(max(d, 0))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return ctx.Err() == nil
-	}
 }
 
 type zeros struct{}

@@ -76,7 +76,7 @@ func (p *part) end(kill bool) {
 func (p *part) again() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	err := attempt(p.start)
+	err := Attempt(p.start)
 	p.away = err != nil
 	return err
 }
@@ -86,7 +86,7 @@ func (p *part) mayEnd(frail bool) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.frail = frail; !frail && !p.process().Running() {
-		err = attempt(p.start)
+		err = Attempt(p.start)
 		p.away = err != nil
 	}
 	return err
@@ -184,7 +184,7 @@ func startWorld(t *Scene, o Options, origin string) (*world, error) {
 	if err := w.clock.redisServer(); err != nil {
 		return nil, err
 	}
-	err = attempt(func() {
+	err = Attempt(func() {
 		w.store = startStore(t, o.Store)
 		w.links = w.store.links
 		w.c = cluster.Start(t, cluster.Options{

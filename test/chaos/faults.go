@@ -80,7 +80,7 @@ func (r *runner) beginLink(f schedule.Fault) (end func() error, err error) {
 }
 
 func (r *runner) beginLimits(f schedule.Fault) (end func() error, err error) {
-	set := func(text string) error { return attempt(func() { r.world.c.SetLimits(r.world.t, text) }) }
+	set := func(text string) error { return Attempt(func() { r.world.c.SetLimits(r.world.t, text) }) }
 	end = func() error {
 		r.writeLimits(users, time.Now())
 		return set(limitFile)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/test/chaos/history"
 )
@@ -36,7 +37,7 @@ func (r *runner) watchMachine(ctx context.Context) {
 	naps.Go(func() {
 		proctest.WatchNaps(ctx, func(began time.Time, late time.Duration) { m.note(began, time.Now(), late) })
 	})
-	for pause(ctx, watched) {
+	for clock.Sleep(ctx, watched) {
 		now := time.Now()
 		if late := m.threads(r.world); late > 0 {
 			m.note(now.Add(-watched-late), now, late)

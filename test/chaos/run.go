@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/test/chaos/history"
 	"github.com/sluice-qos/sluice/test/chaos/schedule"
 )
@@ -102,16 +103,16 @@ func (r *runner) run() error {
 		var load, all sync.WaitGroup
 		load.Go(func() { r.load.run(loading) })
 		for ; len(faults) > 0 && faults[0].At < q.Begin; faults = faults[1:] {
-			if !pause(ctx, time.Until(r.begun.Add(faults[0].At))) {
+			if !clock.Sleep(ctx, time.Until(r.begun.Add(faults[0].At))) {
 				break
 			}
 			f := faults[0]
 			all.Go(func() { r.fault(ctx, f) })
 		}
-		pause(ctx, time.Until(r.begun.Add(q.Begin)))
+		clock.Sleep(ctx, time.Until(r.begun.Add(q.Begin)))
 		all.Wait()
 		began := time.Now()
-		pause(ctx, q.Rest-q.Begin)
+		clock.Sleep(ctx, q.Rest-q.Begin)
 		ended := time.Now()
 		rest()
 		load.Wait()
@@ -119,7 +120,7 @@ func (r *runner) run() error {
 			return ctx.Err()
 		}
 		history.Write(r.history, history.Quiet{Begin: began, End: ended})
-		pause(ctx, q.End-q.Rest)
+		clock.Sleep(ctx, q.End-q.Rest)
 		r.checkLeaks()
 		// What the end of faults took longer than planned comes on top.
 		if late := time.Since(r.begun) - q.End; late > time.Second {
@@ -139,7 +140,7 @@ func (r *runner) fault(ctx context.Context, f schedule.Fault) {
 	if err != nil {
 		h.Error = "begin: " + err.Error()
 	}
-	pause(ctx, f.For)
+	clock.Sleep(ctx, f.For)
 	if err := end(); err != nil {
 		h.Error = strings.TrimPrefix(h.Error+"; end: "+err.Error(), "; ")
 		r.problem("%v did not end: %v", f, err)
@@ -178,7 +179,7 @@ func (r *runner) problem(format string, args ...any) {
 func (r *runner) checkLeaks() {
 	leaks := r.world.leaks()
 	for again := 20; len(leaks) > 0 && again > 0; again-- {
-		pause(r.ctx, time.Second)
+		clock.Sleep(r.ctx, time.Second)
 		leaks = r.world.leaks()
 	}
 	for _, l := range leaks {
@@ -192,7 +193,7 @@ func (r *runner) checkLeaks() {
 
 // watchParts tells of processes that end by themselves, and starts them again.
 func (r *runner) watchParts(ctx context.Context) {
-	for pause(ctx, 200*time.Millisecond) {
+	for clock.Sleep(ctx, 200*time.Millisecond) {
 		for name, p := range r.world.parts {
 			if !p.crashed() || ctx.Err() != nil {
 				continue
@@ -210,7 +211,7 @@ func (r *runner) watchParts(ctx context.Context) {
 // tell prints a line each 10 s.
 func (r *runner) tell(ctx context.Context) {
 	var before int64
-	for pause(ctx, 10*time.Second) {
+	for clock.Sleep(ctx, 10*time.Second) {
 		sent := r.load.sent.Load()
 		r.mu.Lock()
 		active := make([]string, 0, len(r.active))

@@ -26,14 +26,14 @@ type Scene struct {
 	errors   []string
 }
 
-// failure is what ends what has failed, up to attempt.
+// failure is what ends what has failed, up to Attempt.
 type failure string
 
 // NewScene makes a scene whose processes are ended by Close.
 func NewScene(ctx context.Context, dir string) *Scene { return &Scene{dir: dir, ctx: ctx} }
 
-// attempt returns why f failed, nil if it did not.
-func attempt(f func()) (err error) {
+// Attempt returns why f failed in a Scene, nil if it did not.
+func Attempt(f func()) (err error) {
 	defer func() {
 		switch r := recover().(type) {
 		case nil:

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/sluice-qos/sluice/internal/clock"
 )
 
 // calmKind is a kind of users who ask for much less than they may, and wait for as long as it takes.
@@ -60,7 +62,7 @@ func (c *calm) run(ctx context.Context, addresses []string) {
 				defer client.CloseIdleConnections()
 				var asked sync.WaitGroup
 				defer asked.Wait()
-				for pause(ctx, calmEvery) {
+				for clock.Sleep(ctx, calmEvery) {
 					asked.Go(func() { c.visit(client, kind.user, address) })
 				}
 			})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/internal/clock"
 )
 
 const (
@@ -84,7 +85,7 @@ func (f *Flood) send(ctx context.Context, t *Tally) error {
 	var all sync.WaitGroup
 	for i := range slices {
 		all.Go(func() {
-			if !pause(ctx, time.Duration(i)*slice) {
+			if !clock.Sleep(ctx, time.Duration(i)*slice) {
 				return
 			}
 			if err := f.slice(ctx, t, uint64(i), min(slice, f.For-time.Duration(i)*slice)); err != nil {
@@ -180,16 +181,4 @@ func (t *Tally) failed() (n int) {
 		n += of
 	}
 	return n
-}
-
-// pause waits, and reports whether ctx has not ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/test/chaos"
 	"github.com/sluice-qos/sluice/test/cluster"
@@ -98,7 +99,7 @@ func (r *runner) phases(ctx context.Context) error {
 	defer enough()
 	var visitors sync.WaitGroup
 	visitors.Go(func() { calm.run(calming, r.cluster.Addresses()) })
-	pause(ctx, calmFor)
+	clock.Sleep(ctx, calmFor)
 	if _, err := takeArrived(r.origin, time.Now(), time.Now()); err != nil {
 		return err
 	}
@@ -156,7 +157,7 @@ func (r *runner) overload(ctx context.Context) error {
 	for name, n := range before {
 		r.report.Counted[name] -= n
 	}
-	if err != nil || !pause(ctx, calmFor) {
+	if err != nil || !clock.Sleep(ctx, calmFor) {
 		return err
 	}
 	if p.Arrived, err = takeArrived(r.origin, p.Begin, p.End); err != nil {
@@ -224,7 +225,7 @@ func (r *runner) storm() error {
 		}
 	}
 	for _, c := range clients {
-		for c.Running() && pause(r.scene.Context(), 100*time.Millisecond) {
+		for c.Running() && clock.Sleep(r.scene.Context(), 100*time.Millisecond) {
 		}
 		var t Tally
 		if err := json.Unmarshal([]byte(c.Output()), &t); err != nil {
@@ -233,7 +234,7 @@ func (r *runner) storm() error {
 		p.merge(&t)
 	}
 	p.End = time.Now()
-	pause(r.scene.Context(), calmFor)
+	clock.Sleep(r.scene.Context(), calmFor)
 	p.Arrived, err = takeArrived(r.origin, p.Begin, p.End)
 	return err
 }
@@ -241,7 +242,7 @@ func (r *runner) storm() error {
 // watch samples all processes each second, and tells each 10 s.
 func (r *runner) watch(ctx context.Context) {
 	ended := map[string]bool{}
-	for n := 1; pause(ctx, time.Second); n++ {
+	for n := 1; clock.Sleep(ctx, time.Second); n++ {
 		all := r.cluster.Processes()
 		var line strings.Builder
 		for _, name := range slices.Sorted(maps.Keys(all)) {
