@@ -154,6 +154,13 @@ func (r *rig) flow(t testing.TB, m *mover, user string, k kind, n int) *flow {
 	return f
 }
 
+// join makes more a part of f: it counts, and ends, with it.
+func (f *flow) join(more *flow) {
+	stop := f.stop
+	f.moved = append(f.moved, more.moved...)
+	f.stop = func() { stop(); more.stop() }
+}
+
 // snapshot is what has moved at an instant.
 type snapshot struct {
 	at    time.Time
