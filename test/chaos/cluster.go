@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/test/chaos/judge"
 	"github.com/sluice-qos/sluice/test/chaos/schedule"
 	"github.com/sluice-qos/sluice/test/cluster"
 )
@@ -148,9 +149,6 @@ type world struct {
 	clock clocks
 }
 
-// drain is for how long a HAProxy that was reloaded goes on with what it has. Its agent, behind a link, does not see it end.
-const drain = "10s"
-
 // lineName is the name of the schedule for a line of test/cluster.
 func lineName(line string) string {
 	what, of, _ := strings.Cut(line, " of ")
@@ -189,7 +187,7 @@ func startWorld(t *Scene, o Options, origin string) (*world, error) {
 		w.links = w.store.links
 		w.c = cluster.Start(t, cluster.Options{
 			Instances: schedule.Instances, Polygens: schedule.Polygens, Limits: limitFile, MaxWait: o.MaxWait, Master: true,
-			Origin: origin, Redis: strings.Join(w.store.addrs, ","), SPOAArgs: append(slices.Clone(w.store.args), "--drain", drain), PolygenArgs: w.store.args,
+			Origin: origin, Redis: strings.Join(w.store.addrs, ","), SPOAArgs: append(slices.Clone(w.store.args), "--drain", judge.Drain.String()), PolygenArgs: w.store.args,
 			Built: commands, Line: w.line, EnvOf: w.env,
 		})
 	})
@@ -213,7 +211,7 @@ func (w *world) line(name, to string) string {
 func (w *world) env(process string) []string {
 	env, err := w.clock.env(process)
 	if strings.HasPrefix(process, "haproxy ") {
-		env = append(env, "SLUICE_HARD_STOP="+drain)
+		env = append(env, "SLUICE_HARD_STOP="+judge.Drain.String())
 	}
 	if err != nil {
 		w.t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/test/chaos/history"
 	"github.com/sluice-qos/sluice/test/chaos/schedule"
 )
@@ -119,7 +120,12 @@ func (r *runner) beginRedis(f schedule.Fault) (end func() error, err error) {
 	case history.Flush:
 		return end, call("FLUSHALL")
 	case history.NoMemory:
-		return func() error { return call("CONFIG", "SET", "maxmemory", "0") }, call("CONFIG", "SET", "maxmemory", "1")
+		end = func() error { // when it is there: another fault may just have killed it
+			return Attempt(func() {
+				proctest.Eventually(r.world.t, "redis has memory again", func() error { return call("CONFIG", "SET", "maxmemory", "0") })
+			})
+		}
+		return end, call("CONFIG", "SET", "maxmemory", "1")
 	case history.Failover:
 		if r.world.store.kind == "sentinel" {
 			_, err := redisCall(r.world.store.addrs[0], "SENTINEL", "FAILOVER", "sluice")

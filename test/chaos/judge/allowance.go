@@ -50,7 +50,14 @@ type allowance struct {
 	fails     victims
 	// Users may be refused who had at least so much of their limit.
 	refusedRate, refusedInProgress *part
-	recovery                       time.Duration
+	// For so long after it began nobody has noticed it: users may be refused, whatever they had.
+	unnoticed time.Duration
+	recovery  time.Duration
+	// For so long after its end what refusedInProgress says holds, if that is longer than recovery.
+	drains time.Duration
+	// Its HAProxy decides without an agent, or knows nothing of what it decided before. Where both come together
+	// it lets the same pass once more, and holds no bytes.
+	alone, forgets bool
 }
 
 // normal is what holds where nothing is broken. Refusals below 0.6 of a limit are too early: HAProxies have a quarter of it

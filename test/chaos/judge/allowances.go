@@ -14,6 +14,7 @@ const (
 	agentNoFiles   = "fewer file descriptors than HAProxy's connections"
 	joins          = "a second instance joins one that was alone, whose HAProxy has all of each limit"
 	haproxyDead    = "HAProxy dead or restarted"
+	haproxyAlone   = "HAProxy dead or restarted while its agent is away"
 	haproxyNoFiles = "HAProxy has no file descriptors left"
 	haproxyStands  = "HAProxy stands still, stopped or with its machine"
 	haproxyCredit  = "HAProxy reloaded, of its credit"
@@ -41,44 +42,54 @@ const (
 
 const notOurs = "what is broken is not Sluice's"
 
+// Drain is for how long a HAProxy goes on that was reloaded in a run, and its agent counts what it had: behind a link it does not see its end.
+const Drain = 10 * time.Second
+
+// How long it takes until it is noticed that an agent or Redis is away: two checks of the agent by the clocks of a run, three times as long as the
+// shipped ones; and 0.1 s without an answer of Redis, with the wait of who asked last.
+const (
+	agentUnnoticed = time.Second
+	redisUnnoticed = 200 * time.Millisecond
+)
+
 // allowances is what each fault allows. The first row that is about a fault counts; part "" is any.
 //
 // While an agent is away its HAProxy admits its even part, and the others all of the limit until it is dropped from the list;
 // its slots are free to others although what has them goes on, and so is its part of the bandwidth. A user who had
 // credit, a quarter of an even part, is refused beyond it until HAProxy has found the agent gone.
 var allowances = []allowance{
-	{fault: history.Kill, part: "agent", rows: []string{agentDead}, requests: beside(1), byDefault: true, inProgress: double, bytes: double, refusedRate: ptr(evenParts(.25)), refusedInProgress: ptr(evenParts(.25)), recovery: 5 * time.Second},
-	{fault: history.Stop, part: "agent", rows: []string{agentDead}, requests: beside(1), byDefault: true, inProgress: double, bytes: double, refusedRate: ptr(evenParts(.25)), refusedInProgress: ptr(evenParts(.25)), recovery: 5 * time.Second},
+	{fault: history.Kill, part: "agent", rows: []string{agentDead}, requests: beside(1), byDefault: true, inProgress: double, bytes: double, refusedRate: ptr(evenParts(.25)), refusedInProgress: ptr(evenParts(.25)), unnoticed: agentUnnoticed, alone: true, recovery: 5 * time.Second},
+	{fault: history.Stop, part: "agent", rows: []string{agentDead}, requests: beside(1), byDefault: true, inProgress: double, bytes: double, refusedRate: ptr(evenParts(.25)), refusedInProgress: ptr(evenParts(.25)), unnoticed: agentUnnoticed, alone: true, recovery: 5 * time.Second},
 	{fault: history.Restart, part: "agent", rows: []string{agentRestarted}, inProgress: beside(1), bytes: double, refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: 5 * time.Second},
-	{fault: history.NoFiles, part: "agent", rows: []string{agentNoFiles}, requests: unbounded, inProgress: unbounded, recovery: 2 * time.Second},
+	{fault: history.NoFiles, part: "agent", rows: []string{agentNoFiles, agentDead}, requests: unbounded, inProgress: unbounded, byDefault: true, refusedRate: ptr(evenParts(.25)), refusedInProgress: ptr(evenParts(.25)), alone: true, recovery: 2 * time.Second},
 	{fault: history.Overload, rows: []string{agentLate}, requests: beside(.1), byDefault: true, inProgress: beside(1), refusedRate: &nothing, refusedInProgress: &nothing, recovery: 2 * time.Second},
 	{fault: history.Crowd, rows: []string{agentLate}, requests: beside(.1), byDefault: true, inProgress: beside(1), refusedRate: &nothing, refusedInProgress: &nothing, recovery: 2 * time.Second},
 	{fault: history.Join, rows: []string{joins}, requests: double, inProgress: double, bytes: beside(1), recovery: 5 * time.Second},
 
-	{fault: history.Kill, part: "haproxy", rows: []string{haproxyDead, shareLost}, bytes: beside(1), fails: itsOwn, recovery: time.Second},
-	{fault: history.Restart, part: "haproxy", rows: []string{haproxyDead, shareLost}, bytes: beside(1), fails: itsOwn, recovery: time.Second},
+	{fault: history.Kill, part: "haproxy", rows: []string{haproxyDead, haproxyAlone, shareLost}, bytes: beside(1), fails: itsOwn, forgets: true, recovery: time.Second},
+	{fault: history.Restart, part: "haproxy", rows: []string{haproxyDead, haproxyAlone, shareLost}, bytes: beside(1), fails: itsOwn, forgets: true, recovery: time.Second},
 	{fault: history.Stop, part: "haproxy", rows: []string{haproxyStands, runtimeSocket}, bytes: double, fails: itsOwn, refusedRate: ptr(evenParts(1)), recovery: time.Second},
 	{fault: history.NoFiles, part: "haproxy", rows: []string{haproxyNoFiles}, requests: beside(1), byDefault: true, inProgress: double, bytes: double, fails: itsOwn, refusedRate: ptr(evenParts(.25)), refusedInProgress: &nothing, recovery: 2 * time.Second},
-	{fault: history.Reload, part: "haproxy", rows: []string{haproxyCredit, haproxyReload}, requests: beside(.25), bytes: double, refusedInProgress: &nothing, recovery: 2 * time.Second},
+	{fault: history.Reload, part: "haproxy", rows: []string{haproxyCredit, haproxyReload}, requests: beside(.25), bytes: double, refusedInProgress: &nothing, recovery: 2 * time.Second, drains: Drain + 2*time.Second},
 
-	{fault: history.Kill, part: "redis", rows: []string{redisDead, redisEmptied}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: 5 * time.Second},
-	{fault: history.Restart, part: "redis", rows: []string{redisDead, redisEmptied}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: 5 * time.Second},
-	{fault: history.Stop, part: "redis", rows: []string{redisDead, redisSilent}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: 5 * time.Second},
+	{fault: history.Kill, part: "redis", rows: []string{redisDead, redisEmptied}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), unnoticed: redisUnnoticed, recovery: 5 * time.Second},
+	{fault: history.Restart, part: "redis", rows: []string{redisDead, redisEmptied}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), unnoticed: redisUnnoticed, recovery: 5 * time.Second},
+	{fault: history.Stop, part: "redis", rows: []string{redisDead, redisSilent}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), unnoticed: redisUnnoticed, recovery: 5 * time.Second},
 	{fault: history.Slow, part: "redis", rows: []string{redisSlow}, requests: perEach, inProgress: perEach, refusedRate: &nothing, refusedInProgress: &nothing, recovery: time.Second},
 	{fault: history.NoMemory, part: "redis", rows: []string{redisFull}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: 2 * time.Second},
 	{fault: history.FullDisk, part: "redis", rows: []string{redisFull}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: 2 * time.Second},
 	{fault: history.NoFiles, part: "redis", rows: []string{redisFull}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: 2 * time.Second},
-	{fault: history.Flush, part: "redis", rows: []string{redisEmptied}, requests: double, recovery: 2 * time.Second},
-	{fault: history.Failover, part: "redis", rows: []string{sentinels}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: 5 * time.Second},
+	{fault: history.Flush, part: "redis", rows: []string{redisEmptied}, requests: double, inProgress: double, refusedRate: &nothing, recovery: 2 * time.Second},
+	{fault: history.Failover, part: "redis", rows: []string{sentinels}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), unnoticed: redisUnnoticed, recovery: 5 * time.Second},
 	{fault: history.Kill, part: "sentinel", rows: []string{sentinels}},
 	{fault: history.Stop, part: "sentinel", rows: []string{sentinels}},
 	{fault: history.Restart, part: "sentinel", rows: []string{sentinels}},
 
 	// What Sentinels and nodes of a Cluster have between them. A replica takes over within five seconds.
-	{fault: history.Partition, part: "all→redis", rows: []string{redisDead, sentinels}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: 5 * time.Second},
+	{fault: history.Partition, part: "all→redis", rows: []string{redisDead, sentinels}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), unnoticed: redisUnnoticed, recovery: 5 * time.Second},
 	{fault: history.Slow, part: "all→redis", rows: []string{redisSlow}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: &nothing, refusedInProgress: &nothing, recovery: 5 * time.Second},
 	{fault: history.Reset, part: "all→redis", rows: []string{answerLost, redisSilent}, requests: double, inProgress: double, refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: time.Second},
-	{fault: history.Partition, part: "nodes→redis", rows: []string{mastersApart}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: 5 * time.Second},
+	{fault: history.Partition, part: "nodes→redis", rows: []string{mastersApart}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), unnoticed: redisUnnoticed, recovery: 5 * time.Second},
 	{fault: history.Slow, part: "nodes→redis", rows: []string{mastersApart}, requests: perEach, inProgress: perEach, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: 5 * time.Second},
 	{fault: history.Reset, part: "nodes→redis", rows: []string{mastersApart}},
 	{fault: history.Partition, part: "replica→master", rows: []string{sentinels}},
@@ -89,15 +100,15 @@ var allowances = []allowance{
 	{fault: history.Reset, part: "all→sentinel", rows: []string{sentinels}},
 
 	// One agent's link: the others drop the agent after 1.5 s, and share the whole limit beside what it admits alone.
-	{fault: history.Partition, part: "agent→redis", rows: []string{redisDead, redisRegistry}, requests: double, inProgress: double, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: 5 * time.Second},
+	{fault: history.Partition, part: "agent→redis", rows: []string{redisDead, redisRegistry}, requests: double, inProgress: double, bytes: beside(1), refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), unnoticed: redisUnnoticed, recovery: 5 * time.Second},
 	{fault: history.Slow, part: "agent→redis", rows: []string{redisSlow}, requests: double, inProgress: double, refusedRate: &nothing, refusedInProgress: &nothing, recovery: time.Second},
 	{fault: history.Reset, part: "agent→redis", rows: []string{answerLost, redisSilent}, requests: double, inProgress: double, refusedRate: ptr(evenParts(1)), refusedInProgress: ptr(evenParts(1)), recovery: time.Second},
 	{fault: history.Partition, part: "polygen→redis", rows: []string{polygenCutOff}, bytes: beside(1), refusedInProgress: &nothing, recovery: 3 * time.Second},
 	{fault: history.Slow, part: "polygen→redis", rows: []string{polygenCutOff}, bytes: beside(1), refusedInProgress: &nothing, recovery: 3 * time.Second},
 	{fault: history.Reset, part: "polygen→redis", rows: []string{polygenCutOff}, bytes: beside(1), refusedInProgress: &nothing, recovery: 3 * time.Second},
-	{fault: history.Partition, part: "haproxy→agent", rows: []string{agentDead}, requests: beside(1), byDefault: true, inProgress: double, bytes: double, refusedRate: ptr(evenParts(.25)), refusedInProgress: ptr(evenParts(.25)), recovery: 5 * time.Second},
+	{fault: history.Partition, part: "haproxy→agent", rows: []string{agentDead}, requests: beside(1), byDefault: true, inProgress: double, bytes: double, refusedRate: ptr(evenParts(.25)), refusedInProgress: ptr(evenParts(.25)), unnoticed: agentUnnoticed, alone: true, recovery: 5 * time.Second},
 	{fault: history.Slow, part: "haproxy→agent", rows: []string{agentLate}, requests: beside(1), byDefault: true, inProgress: beside(1), bytes: beside(1), refusedRate: &nothing, refusedInProgress: &nothing, recovery: 2 * time.Second},
-	{fault: history.Reset, part: "haproxy→agent", rows: []string{agentDead}, requests: beside(1), byDefault: true, inProgress: beside(1), bytes: beside(1), refusedRate: ptr(evenParts(.25)), refusedInProgress: ptr(evenParts(.25)), recovery: 2 * time.Second},
+	{fault: history.Reset, part: "haproxy→agent", rows: []string{agentDead}, requests: beside(1), byDefault: true, inProgress: beside(1), bytes: beside(1), refusedRate: ptr(evenParts(.25)), refusedInProgress: ptr(evenParts(.25)), unnoticed: agentUnnoticed, alone: true, recovery: 2 * time.Second},
 	// Without the peers session blocks lapse, and shares do not come; what is in progress is told by each question.
 	{fault: history.Partition, part: "agent→haproxy peers", rows: []string{haproxyDead, shareLost}, bytes: double, refusedInProgress: &nothing, recovery: time.Second},
 	{fault: history.Slow, part: "agent→haproxy peers", rows: []string{haproxyDead, shareLost}, bytes: double, refusedInProgress: &nothing, recovery: time.Second},
@@ -105,8 +116,8 @@ var allowances = []allowance{
 	{fault: history.Partition, part: "agent→haproxy runtime", rows: []string{runtimeSocket}, recovery: time.Second},
 	{fault: history.Slow, part: "agent→haproxy runtime", rows: []string{runtimeSocket}, recovery: time.Second},
 	{fault: history.Reset, part: "agent→haproxy runtime", rows: []string{runtimeSocket}, recovery: time.Second},
-	{fault: history.Partition, part: "haproxy→origin", because: notOurs, fails: itsOwn, recovery: time.Second},
-	{fault: history.Slow, part: "haproxy→origin", because: notOurs, recovery: time.Second},
+	{fault: history.Partition, part: "haproxy→origin", because: notOurs, bytes: unbounded, fails: itsOwn, recovery: time.Second},
+	{fault: history.Slow, part: "haproxy→origin", because: notOurs, bytes: unbounded, recovery: time.Second},
 	{fault: history.Reset, part: "haproxy→origin", because: notOurs, fails: itsOwn, recovery: time.Second},
 	{fault: history.Partition, part: "client→haproxy", because: notOurs, fails: everybodys, recovery: time.Second},
 	{fault: history.Slow, part: "client→haproxy", because: notOurs, recovery: time.Second},

@@ -16,23 +16,42 @@ func (t *trial) judgeRequests(a *account) {
 				spans = append(spans, load.Span{First: r.index(x.sent.Add(-t.Slack)), Last: r.index(x.at.Add(t.Slack))})
 			}
 		}
-		counts := load.Attribute(spans, func(index int64) int {
-			return int(min(t.mostOf(a.versions, r, index), math.MaxInt32))
-		})
-		for i, n := range counts.Counts {
-			index := counts.First + int64(i)
-			limit := t.mostOf(a.versions, r, index)
-			if n == 0 || math.IsInf(limit, 1) {
-				continue
-			}
-			t.tell(Observation{
+		observe := func(index int64, n int) Observation {
+			return Observation{
 				Property: Requests, User: a.user, Instance: -1, What: r.class + " requests in a " + r.window,
 				Begin: r.begin(index), End: r.begin(index + 1),
-				Count: float64(n), Limit: limit, Default: t.mostByDefault(r, index),
-			})
+				Count: float64(n), Limit: t.mostOf(a.versions, r, index), Default: t.mostByDefault(r, index),
+			}
+		}
+		for _, o := range t.attribute(spans, observe) {
+			if o.Count > 0 && !math.IsInf(o.Limit, 1) {
+				t.tell(o)
+			}
 		}
 		t.judgeBurst(a, r)
 	}
+}
+
+// attribute counts requests in the windows in which they were decided: so that none has more than the limit if that can
+// be, and otherwise so that none has more than faults allow in it. A request that was decided while much was allowed may
+// have come to the origin long after.
+func (t *trial) attribute(spans []load.Span, observe func(index int64, n int) Observation) (all []Observation) {
+	for _, bound := range []func(*Observation) float64{func(*Observation) float64 { return 1 }, t.bound} {
+		within := true
+		counts := load.Attribute(spans, func(index int64) int {
+			o := observe(index, 0)
+			return int(min(math.Ceil(o.Limit*bound(&o)), math.MaxInt32))
+		})
+		all = all[:0]
+		for i, n := range counts.Counts {
+			o := observe(counts.First+int64(i), n)
+			all, within = append(all, o), within && o.within(t.bound(&o))
+		}
+		if within {
+			break
+		}
+	}
+	return all
 }
 
 // judgeBurst compares, of a limit with a burst, what was certainly admitted in some seconds in a row with their limits and one

@@ -44,6 +44,15 @@ func (s *scene) admits(user string, n, at int) *scene {
 	return s
 }
 
+// late has the last n requests come to the origin at a later time.
+func (s *scene) late(n, at int) *scene {
+	for i := range n {
+		a, r := &s.Arrivals[len(s.Arrivals)-1-i], &s.Requests[len(s.Requests)-1-i]
+		a.At, a.Ended, r.Done = ms(at), ms(at+1), ms(at+2)
+	}
+	return s
+}
+
 func (s *scene) request(user string, at int, change func(*history.Request)) *scene {
 	r := history.Request{User: user, Method: "GET", ID: fmt.Sprint(len(s.Requests)), Sent: ms(at), Done: ms(at + 2)}
 	change(&r)

@@ -67,7 +67,8 @@ type trial struct {
 	defaults  []version
 	begin     time.Time // of the first request
 	tell      func(Observation)
-	excused   func(*Observation) bool // whether a fault allows any number of it
+	bound     func(*Observation) float64 // what is allowed of it
+	excused   func(*Observation) bool    // whether a fault allows any number of it
 }
 
 func newTrial(h *history.History, o Options) *trial {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/test/chaos/history"
@@ -79,7 +80,7 @@ func Judge(h *history.History, o Options) (*Report, error) {
 	}
 	t := newTrial(h, o)
 	b := newBench(h, t)
-	t.tell, t.excused = b.weigh, b.excuses
+	t.tell, t.bound, t.excused = b.weigh, b.bound, b.excuses
 	for _, a := range t.accounts {
 		t.judgeRequests(a)
 		t.judgeInProgress(a)
@@ -118,7 +119,7 @@ func newBench(h *history.History, t *trial) *bench {
 		if f.End.Before(f.Begin) {
 			f.End = f.Begin
 		}
-		f.until = f.End.Add(f.recovery)
+		f.until = f.End.Add(max(f.recovery, f.drains))
 		b.faults = append(b.faults, f)
 		for s := f.Begin.Unix(); s <= f.until.Unix(); s++ {
 			b.bySecond[s] = append(b.bySecond[s], f)
@@ -162,6 +163,63 @@ func (b *bench) active(o *Observation) (all []*fault) {
 	return all
 }
 
+// allows is what a fault allows of an observation of n instances.
+func (f *fault) allows(o *Observation, n int) float64 {
+	switch {
+	case o.Property.lowerIsWorse() && o.Begin.Before(f.Begin.Add(f.unnoticed)):
+		return 0
+	case o.Property != RefusedInProgress && o.Begin.After(f.End.Add(f.recovery)):
+		return normal.bound(o, n, -1)
+	}
+	return f.bound(o, n, f.instance)
+}
+
+// place is what two faults have in common that do not allow more together than one of them.
+type place struct {
+	what     string
+	instance int
+}
+
+func (f *fault) place() place {
+	if f.Name == history.Machine || strings.Contains(f.Target, "redis") {
+		return place{"redis", f.instance}
+	}
+	return place{f.row, f.instance}
+}
+
+// together is what faults allow that count at the same time. Each lets requests pass in its own way, and so what they
+// allow beyond what always holds is added; but Redis, which a machine that stands still is, too, cannot be more than away.
+func (b *bench) together(active []*fault, o *Observation, usual float64) float64 {
+	if o.Property > Bytes {
+		bound := usual
+		for _, f := range active {
+			if allowed := f.allows(o, b.instances); o.Property.looser(allowed, bound) {
+				bound = allowed
+			}
+		}
+		return bound
+	}
+	beyond, forgotten := map[place]float64{}, map[int]bool{}
+	for _, f := range active {
+		at := f.place()
+		beyond[at] = max(beyond[at], f.allows(o, b.instances)-usual)
+		forgotten[f.instance] = forgotten[f.instance] || f.forgets
+	}
+	bound := usual
+	for _, f := range active {
+		at := f.place()
+		bound += beyond[at]
+		if f.alone && forgotten[f.instance] {
+			bound += beyond[at]
+			if o.Property == Bytes {
+				return math.Inf(1)
+			}
+		}
+		delete(beyond, at)
+	}
+	return bound
+}
+
 // weigh puts an observation into the row of the fault that allows most of it. If none allows more than what
 // always holds, it is in the row of the one that began last.
 func (b *bench) weigh(o Observation) {
@@ -170,15 +228,15 @@ func (b *bench) weigh(o Observation) {
 		return
 	}
 	usual := normal.bound(&o, b.instances, -1)
-	bound, row := usual, Calm
+	most, row := usual, Calm
 	var by *fault
 	active := b.active(&o)
 	for _, f := range active {
-		allowed := f.bound(&o, b.instances, f.instance)
-		switch looser := o.Property.looser(allowed, bound); {
+		allowed := f.allows(&o, b.instances)
+		switch looser := o.Property.looser(allowed, most); {
 		case looser:
-			bound, by = allowed, f
-		case bound == usual && (by == nil || f.Begin.After(by.Begin)):
+			most, by = allowed, f
+		case most == usual && (by == nil || f.Begin.After(by.Begin)):
 			by = f
 		}
 	}
@@ -187,7 +245,7 @@ func (b *bench) weigh(o Observation) {
 			by = b.lastEnded(o.Begin)
 		}
 		for _, f := range append(active, by) {
-			if f != nil && (f == by || o.Property.looser(f.bound(&o, b.instances, f.instance), usual)) {
+			if f != nil && (f == by || o.Property.looser(f.allows(&o, b.instances), usual)) {
 				f.recovered = max(f.recovered, o.Begin.Sub(f.End))
 			}
 		}
@@ -195,12 +253,17 @@ func (b *bench) weigh(o Observation) {
 	if by != nil {
 		row = by.row
 	}
-	b.record(o, bound, row, by)
+	b.record(o, b.together(active, &o, usual), row, by)
+}
+
+// bound is what is allowed of an observation.
+func (b *bench) bound(o *Observation) float64 {
+	return b.together(b.active(o), o, normal.bound(o, b.instances, -1))
 }
 
 // excuses reports whether a fault of its time allows any number of an observation.
 func (b *bench) excuses(o *Observation) bool {
-	return slices.ContainsFunc(b.active(o), func(f *fault) bool { return math.IsInf(f.bound(o, b.instances, f.instance), 1) })
+	return slices.ContainsFunc(b.active(o), func(f *fault) bool { return math.IsInf(f.allows(o, b.instances), 1) })
 }
 
 // lastEnded is the fault that ended last before a time, if that is not long ago.
@@ -216,7 +279,7 @@ func (b *bench) lastEnded(at time.Time) (last *fault) {
 func (b *bench) weighRecovery() {
 	for _, f := range b.faults {
 		o := Observation{Property: Exact, Instance: -1, What: "until everything is exact again", Begin: f.End, End: f.End.Add(f.recovered), Count: f.recovered.Seconds()}
-		b.record(o, f.recovery.Seconds(), f.row, f)
+		b.record(o, f.until.Sub(f.End).Seconds(), f.row, f)
 	}
 	slices.SortStableFunc(b.report.Violations, func(a, b Violation) int {
 		return cmp.Or(a.Begin.Compare(b.Begin), cmp.Compare(a.Property, b.Property), cmp.Compare(a.User, b.User))
