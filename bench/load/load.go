@@ -64,9 +64,9 @@ type Spec struct {
 	// the request have to wait, and must be quick: it is the sender that waits.
 	Requests func(i int) Request
 
-	// Settled, unless nil, is told what became of each request, by the sender's
-	// goroutine, as soon as that is known.
-	Settled func(user string, r Result)
+	// Settled, unless nil, is told what became of each request, and its answer's Sluice-Reason,
+	// by the sender's goroutine, as soon as that is known.
+	Settled func(user, reason string, r Result)
 
 	// Timeout is how long a request may wait for a connection, and how long
 	// its answer may take from when it was sent. Zero means 5 s.

@@ -387,7 +387,7 @@ func (l *loop) settleAt(i int, f Failure, now int64) {
 	r.Received, r.Failure = now, f
 	l.settled++
 	if l.spec.Settled != nil {
-		l.spec.Settled(l.report.Users[r.User], *r)
+		l.spec.Settled(l.report.Users[r.User], l.report.Reasons[r.Reason], *r)
 	}
 }
 

@@ -218,7 +218,7 @@ func TestRunTellsWhatBecameOfRequests(t *testing.T) {
 	defer s.Close()
 	told := map[string][]Result{}
 	r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 1000, Duration: 20 * ms, Requests: Users("GET", "/", "ann", "bob"), Timeout: proctest.Patience,
-		Settled: func(user string, r Result) { told[user] = append(told[user], r) }})
+		Settled: func(user, _ string, r Result) { told[user] = append(told[user], r) }})
 	for _, user := range []string{"ann", "bob"} {
 		want := r.User(user).Results
 		slices.SortFunc(told[user], func(a, b Result) int { return int(a.Scheduled - b.Scheduled) })

@@ -141,7 +141,7 @@ func (s *show) send(ctx context.Context, addresses []string) error {
 	_, err = load.Run(ctx, load.Spec{
 		Targets: targets, Rate: noisyRate + quietRate, Duration: s.Duration + limitsWithin, Timeout: timeout, Conns: 1000,
 		Requests: func(i int) load.Request { return requests[i%(noisyPerQuiet+1) == 0] },
-		Settled: func(user string, r load.Result) {
+		Settled: func(user, _ string, r load.Result) {
 			s.record.add(event{quiet: user == names[true], at: time.Unix(0, r.Received), took: time.Duration(r.Received - r.Scheduled), kind: kindOf(r)})
 		},
 	})

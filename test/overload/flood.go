@@ -131,7 +131,7 @@ func (f *Flood) slice(ctx context.Context, t *Tally, number uint64, d time.Durat
 }
 
 // settled counts a request.
-func (t *Tally) settled(_ string, r load.Result) {
+func (t *Tally) settled(_, _ string, r load.Result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r.Sent > 0 {

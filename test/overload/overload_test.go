@@ -85,7 +85,7 @@ func TestTally(t *testing.T) {
 		{Sent: 1, Answered: 2, Status: 200}, {Sent: 1, Answered: 2, Status: 429}, {Sent: 1, Answered: 2, Status: 503}, {Sent: 1, Failure: load.TimedOut},
 		{Failure: load.Dropped}, {Failure: load.NoConnect}, {Sent: 1, Failure: load.Closed},
 	} {
-		other.settled("", r)
+		other.settled("", "", r)
 	}
 	tally.merge(other)
 	tally.merge(other)

@@ -90,11 +90,8 @@ func (r *runner) addRedis(values map[string]float64) {
 func (r *runner) ofClients() map[string]float64 {
 	r.mu.Lock()
 	latency := r.latency
-	values := map[string]float64{}
-	for _, name := range counted {
-		values[name], r.counts[name] = r.counts[name], 0
-	}
-	r.latency = nil
+	values := r.counts
+	r.counts, r.latency = map[string]float64{}, nil
 	r.mu.Unlock()
 	if len(latency) > 0 {
 		slices.Sort(latency)

@@ -35,8 +35,11 @@ type Report struct {
 	Problems []string           // that need no statistics
 }
 
-// counted are the values that a report adds up, of the clients.
-var counted = []string{"requests", "refused", "refused in vain", "failed"}
+// counted are the values that a report adds up, of the clients, and beside them those whose names begin with inVain.
+var counted = []string{"requests", "refused", "failed"}
+
+// inVain begins the names of the counts of requests that were refused to users below their limits.
+const inVain = "refused in vain"
 
 // Judge fits a line to each quantity of each part, from a while after the first sample on.
 func Judge(samples []Sample, settle time.Duration, problems []string) *Report {
@@ -51,8 +54,10 @@ func Judge(samples []Sample, settle time.Duration, problems []string) *Report {
 	parts := map[string][]Sample{}
 	for _, s := range samples {
 		parts[s.Part] = append(parts[s.Part], s)
-		for _, name := range counted {
-			r.Counts[name] += s.Values[name]
+		for name, value := range s.Values {
+			if slices.Contains(counted, name) || strings.HasPrefix(name, inVain) {
+				r.Counts[name] += value
+			}
 		}
 	}
 	var of []quantity // the series
@@ -117,7 +122,7 @@ func (r *Report) Word() string {
 // Verdict is a line.
 func (r *Report) Verdict() string {
 	line := fmt.Sprintf("%s: %s, of which the first %s do not count: %.0f requests, %.0f refused, %.0f of them in vain, %.0f failed; %d series flat within %.0f %% an hour, %d fall, %d grow, %d unclear",
-		r.Word(), r.Lasted.Round(time.Second), r.Settle.Round(time.Second), r.Counts["requests"], r.Counts["refused"]+r.Counts["refused in vain"], r.Counts["refused in vain"], r.Counts["failed"],
+		r.Word(), r.Lasted.Round(time.Second), r.Settle.Round(time.Second), r.Counts["requests"], r.Counts["refused"]+r.Counts[inVain], r.Counts[inVain], r.Counts["failed"],
 		r.of(trend.Flat), 100*tolerance, r.of(trend.Falls), r.of(trend.Grows), r.of(trend.Unclear))
 	if len(r.Problems) > 0 {
 		line += fmt.Sprintf("; %d problems", len(r.Problems))
@@ -132,6 +137,11 @@ func (r *Report) Verdict() string {
 func (r *Report) WriteText(w io.Writer) error {
 	for _, s := range r.worstFirst() {
 		fmt.Fprintf(w, "%-32s %s\n", s.Name, s.Text())
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Counts)) {
+		if strings.HasPrefix(name, inVain+":") {
+			fmt.Fprintf(w, "%s: %.0f\n", name, r.Counts[name])
+		}
 	}
 	for _, p := range r.Problems {
 		fmt.Fprintln(w, "PROBLEM:", p)

@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -57,21 +58,21 @@ func userAt(turn int, random uint64) string {
 // A twentieth of the requests is by few who ask for twice what they may, and one by users about whom the agent is asked each time.
 const (
 	fewUsers = 5
-	label    = "limited" // of those who may be refused
+	hot      = "hot" // the kind of user who may be refused
 )
 
 // request is one of a turn, drawn.
 func request(turn int, random *rand.Rand) load.Request {
-	user, of := "", ""
+	user, kind := "", ""
 	switch random.Uint64N(20) {
 	case 0:
-		user, of = fmt.Sprintf("hot-%d", random.Uint64N(fewUsers)), label
+		user, kind = fmt.Sprintf("hot-%d", random.Uint64N(fewUsers)), hot
 	case 1:
-		user = fmt.Sprintf("minute-%d", random.Uint64N(fewUsers))
+		user, kind = fmt.Sprintf("minute-%d", random.Uint64N(fewUsers)), "minute"
 	default:
-		user = userAt(turn, random.Uint64())
+		user, kind = userAt(turn, random.Uint64()), "cold"
 	}
-	return load.Request{Headers: []byte("X-User: " + user + "\r\n"), User: of}
+	return load.Request{Headers: []byte("X-User: " + user + "\r\n"), User: kind}
 }
 
 // limitFile is what the cluster limits in a minute: each has another one.
@@ -142,6 +143,15 @@ func Run(ctx context.Context, o Options) (problems []string, err error) {
 
 // keep leaves what the processes wrote last, and what they say of themselves.
 func (r *runner) keep() {
+	for i, in := range r.cluster.Instances {
+		workers, err := in.OldWorkers()
+		if err == nil && workers != "" {
+			err = os.WriteFile(filepath.Join(r.Dir, fmt.Sprintf("haproxy-%d.workers", i)), []byte(workers), 0o600)
+		}
+		if err != nil {
+			r.problem("ask for old workers: %v", err)
+		}
+	}
 	for name, p := range r.cluster.Processes() {
 		texts := map[string]string{".log": p.Output()}
 		if admin := r.admin(name); admin != "" {
@@ -212,15 +222,16 @@ func (r *runner) load(ctx context.Context, minute int, d time.Duration) error {
 }
 
 // settled counts a request.
-func (r *runner) settled(of string, result load.Result) {
+func (r *runner) settled(kind, reason string, result load.Result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.count("requests")
 	switch {
-	case result.Refused() && of == label:
+	case result.Refused() && kind == hot:
 		r.count("refused")
 	case result.Refused():
-		r.count("refused in vain")
+		r.count(inVain)
+		r.count(fmt.Sprintf("%s: %s users at haproxy-%d, %s", inVain, kind, result.Target, cmp.Or(reason, fmt.Sprint(result.Status))))
 	case !result.Admitted() || result.Failure != load.Answered:
 		r.count("failed")
 	default:
