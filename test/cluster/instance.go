@@ -180,7 +180,7 @@ func (in *Instance) OldWorkers() (string, error) {
 	return text.String(), err
 }
 
-// ask sends HAProxy's socket a command.
+// ask sends HAProxy's socket a command, and quit after it: a master keeps the connection open otherwise.
 func ask(socket, command string) (string, error) {
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
@@ -190,7 +190,7 @@ func ask(socket, command string) (string, error) {
 	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return "", err
 	}
-	if _, err := fmt.Fprintln(conn, command); err != nil {
+	if _, err := fmt.Fprintln(conn, command+"\nquit"); err != nil {
 		return "", err
 	}
 	answer, err := io.ReadAll(conn)
