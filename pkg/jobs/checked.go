@@ -82,6 +82,10 @@ func (l Limits) validate() error {
 	if l.Total < 1 {
 		return fmt.Errorf("limit %d: %w", l.Total, ErrInvalid)
 	}
+	// Zero is none, and nothing that could be meant is less.
+	if l.EachQueue < 0 {
+		return fmt.Errorf("limit %d of each queue: %w", l.EachQueue, ErrInvalid)
+	}
 	// Jobs of a queue whose limit is 0 would wait for ever.
 	for queue, n := range l.Queues {
 		if err := validateLength("queue", queue); err != nil {

@@ -213,7 +213,7 @@ func beginArguments(operation string) []any {
 
 // withLimits ends them. A queue's limit above the total is the total.
 func withLimits(args []any, l jobs.Limits) []any {
-	args = append(args, min(l.Total, most))
+	args = append(args, min(l.Total, most), min(l.OfOthers(), most))
 	for queue, n := range l.Queues {
 		// Redis' numbers are floating point, and exact only so far.
 		args = append(args, queue, min(n, l.Total, most))

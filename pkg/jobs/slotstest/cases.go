@@ -159,6 +159,7 @@ func refusedCalls(s *suite) {
 		{"reserve reserved usage", func(a *arguments) { a.user = tooLong }},
 		{ofLimits, func(a *arguments) { a.limits.Total = 0 }},
 		{ofLimits, func(a *arguments) { a.limits.Total = -1 }},
+		{ofLimits, func(a *arguments) { a.limits.EachQueue = -1 }},
 		{ofLimits, func(a *arguments) { a.limits.Queues = map[string]int{"x": 0} }},
 		{ofLimits, func(a *arguments) { a.limits.Queues = map[string]int{tooLong: 1} }},
 		{ofLength, func(a *arguments) { a.length = 0 }},

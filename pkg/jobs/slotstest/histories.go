@@ -145,7 +145,8 @@ func (s *suite) claimOf(text string) jobs.Claim {
 
 func defaultHolder(job jobs.Job) string { return job.ID + "'s worker" }
 
-// limitsOf reads the total, and for each queue that has one the limit: 3,a=1,b=2.
+// limitsOf reads the total, and for each queue that has one the limit: 3,a=1,b=2. That of * is
+// of each queue that is not named.
 func (s *suite) limitsOf(text string) (limits jobs.Limits) {
 	limits.Queues = map[string]int{}
 	for i, part := range strings.Split(text, ",") {
@@ -160,6 +161,8 @@ func (s *suite) limitsOf(text string) (limits jobs.Limits) {
 		switch {
 		case err != nil || isQueue != (i > 0):
 			s.Fatalf("%q are not limits", text)
+		case queue == "*":
+			limits.EachQueue = n
 		case isQueue:
 			limits.Queues[s.names.realName(queue)] = n
 		default:

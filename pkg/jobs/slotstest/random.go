@@ -66,6 +66,7 @@ func (h *play) anyLimits() jobs.Limits {
 			l.Queues[""] = rapid.IntRange(1, 5).Draw(h.t, "unnamed")
 		}
 	}
+	l.EachQueue = rapid.IntRange(0, 3).Draw(h.t, "each queue")
 	return l
 }
 
