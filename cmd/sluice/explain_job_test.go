@@ -19,7 +19,7 @@ func TestExplainJob(t *testing.T) {
 	at := time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC)
 	parked := jobs.Why{
 		ID: 7, Kind: "render", Queue: "analysis_default", State: "parked", Attempt: 1, Created: at, Since: at.Add(time.Second),
-		User: "ali\x1bce", Tier: "free", Service: "analysis", Max: 3, Queues: map[string]int{"specview": 2, "analysis": 1},
+		User: "ali\x1bce", Tier: "free", Service: "analysis", Max: 3, Queues: map[string]int{"specview": 2, "analysis": 1, "sync": jobs.Unlimited}, Each: 3,
 		Running: []string{"5"}, Reserved: []string{"6"}, Parked: 4, Place: 2, Reason: "Its user's slots are taken.",
 	}
 	system := jobs.Why{ID: 8, Kind: "sweep", Queue: "x", State: "available", Created: at, Reason: "It waits for a worker."}
@@ -49,7 +49,7 @@ Its user's slots are taken.
   could run since     2026-11-20T08:00:01Z
   attempts            1
   user                "ali\x1bce", of tier free
-  may run             3 at a time, 1 of analysis, 2 of specview
+  may run             3 at a time, 1 of analysis, 2 of specview, any number of sync, 3 of each other service
   running             1: 5
   slots reserved      1: 6
   in the user's line  4, this one is number 2

@@ -148,7 +148,7 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 			continue
 		}
 		if !ok {
-			if source, ok := terms.Builtin(name, l.Tier, set.DefaultTier()); ok {
+			if source, ok := terms.Builtin(name, l.Tier, set.DefaultTier(), all); ok {
 				a.facts = append(a.facts, fact{name, terms.ValueOf(all, name), source})
 			}
 			continue

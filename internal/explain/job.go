@@ -26,12 +26,8 @@ func WriteJob(out io.Writer, why jobs.Why) error {
 	if why.User == "" {
 		return w.Flush()
 	}
-	most := strconv.Itoa(why.Max)
-	if why.Max >= jobs.Unlimited {
-		most = "any number"
-	}
 	fmt.Fprintf(w, "  user\t%s, of tier %s\n", terminal.QuoteName(why.User), terminal.QuoteName(why.Tier))
-	fmt.Fprintf(w, "  may run\t%s at a time%s\n", most, perService(why.Queues))
+	fmt.Fprintf(w, "  may run\t%s at a time%s\n", number(why.Max), perService(why))
 	fmt.Fprintf(w, "  running\t%s\n", namesOfJobs(why.Running))
 	fmt.Fprintf(w, "  slots reserved\t%s\n", namesOfJobs(why.Reserved))
 	fmt.Fprintf(w, "  in the user's line\t%d%s\n", why.Parked, runNumber(why.Place))
@@ -41,12 +37,25 @@ func WriteJob(out io.Writer, why jobs.Why) error {
 	return w.Flush()
 }
 
-func perService(queues map[string]int) string {
+func perService(why jobs.Why) string {
 	var b strings.Builder
-	for _, service := range slices.Sorted(maps.Keys(queues)) {
-		fmt.Fprintf(&b, ", %d of %s", queues[service], terminal.QuoteName(service))
+	other := ""
+	for _, service := range slices.Sorted(maps.Keys(why.Queues)) {
+		other = "other "
+		fmt.Fprintf(&b, ", %s of %s", number(why.Queues[service]), terminal.QuoteName(service))
+	}
+	if why.Each > 0 {
+		fmt.Fprintf(&b, ", %d of each %sservice", why.Each, other)
 	}
 	return b.String()
+}
+
+// number is a limit of jobs.
+func number(n int) string {
+	if n >= jobs.Unlimited {
+		return "any number"
+	}
+	return strconv.Itoa(n)
 }
 
 func runNumber(n int) string {

@@ -42,3 +42,26 @@ users: {alice: pro, bob: free, carol: {tier: pro, concurrent: 60, until: 2026-12
 	//   requests.GET: 10/s → not limited
 	//   concurrent: not limited → 80
 }
+
+// What is said of each queue is said of one that is not named.
+func ExampleWrite_jobs() {
+	load := func(jobs string) *limits.Set {
+		set, err := limitfile.Parse("limits.yaml", []byte("version: 1\ndefault_tier: free\ntiers: {free: {jobs: "+jobs+"}}"))
+		if err != nil {
+			panic(err)
+		}
+		return set
+	}
+	before, after := load(`{total: 1}`), load(`{queues: {"*": 1, csv: 2}}`)
+	limitdiff.Write(os.Stdout, before, after, time.Now())
+	limitdiff.Write(os.Stdout, after, load(`{total: 4, queues: {"*": 2, sync: 3}}`), time.Now())
+	// Output:
+	// tier free:
+	//   jobs.total: 1 → not limited
+	//   jobs.queues.*: not limited → 1
+	//   jobs.queues.csv: not limited → 2
+	// tier free:
+	//   jobs.total: not limited → 4
+	//   jobs.queues.*: 1 → 2
+	//   jobs.queues.sync: 1 → 3
+}

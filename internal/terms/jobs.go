@@ -2,12 +2,18 @@ package terms
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
+)
+
+const (
+	ofService     = "jobs.queues."         // begins the names of terms of services
+	ofEachService = ofService + limits.All // the term of each service that has none of its own
 )
 
 // OfJobs are the terms of background jobs, with the number of all first.
@@ -21,7 +27,11 @@ func OfJobs(j limits.Jobs) []Term {
 	}
 	all := []Term{total}
 	for service, n := range j.Queues {
-		all = append(all, Term{Name: "jobs.queues." + service, Amount: strconv.Itoa(n)}.withMode(j.Mode))
+		t := Term{Name: ofService + service, Amount: NotLimited}
+		if n > 0 {
+			t = Term{Name: t.Name, Amount: strconv.Itoa(n)}.withMode(j.Mode)
+		}
+		all = append(all, t)
 	}
 	if j.Class == limits.PriorityQueues {
 		all = append(all, Term{Name: "jobs.class", Amount: j.Class})
@@ -31,18 +41,34 @@ func OfJobs(j limits.Jobs) []Term {
 
 // JobSentence tells of all terms of jobs in one part of a sentence.
 func JobSentence(all []Term) string {
-	var amount string
-	var notes []string
+	var total, each, class Term
+	var services []string
 	for _, t := range all {
-		service, inQueue := strings.CutPrefix(t.Name, "jobs.queues.")
+		service, inQueue := strings.CutPrefix(t.Name, ofService)
 		switch {
 		case t.Name == "jobs.total":
-			amount, notes = t.Amount, append(notes, t.Notes...)
+			total = t
+		case t.Name == ofEachService:
+			each = t
 		case inQueue:
-			notes = append(notes, t.Amount+" in "+service)
+			services = append(services, t.Amount+" in "+service)
 		case t.Name == "jobs.class":
-			notes = append(notes, t.Amount)
+			class = t
 		}
+	}
+	amount := total.Amount
+	notes := slices.Concat(total.Notes, services)
+	switch {
+	// In the place of a total: to begin with "not limited" would say that nothing is.
+	case each.Name != "" && LimitsNothing(amount):
+		amount, notes = each.Amount+" in each service", slices.Concat(each.Notes, services)
+	case each.Name != "" && len(services) > 0:
+		notes = append(notes, each.Amount+" in each other service")
+	case each.Name != "":
+		notes = append(notes, each.Amount+" in each service")
+	}
+	if class.Name != "" {
+		notes = append(notes, class.Amount)
 	}
 	return withNotes("jobs "+amount, notes)
 }
@@ -50,12 +76,15 @@ func JobSentence(all []Term) string {
 // IsOfJobs is whether a field is about background jobs, which no request counts against.
 func IsOfJobs(name string) bool { return name == "jobs" || strings.HasPrefix(name, "jobs.") }
 
-// Builtin says where what no file states about jobs comes from, and whether it is that.
-func Builtin(name, tier, defaultTier string) (source string, ok bool) {
+// Builtin says where what no file states about jobs comes from, and whether it is that. all
+// are the terms that the name is one of.
+func Builtin(name, tier, defaultTier string, all []Term) (source string, ok bool) {
 	if !IsOfJobs(name) {
 		return "", false
 	}
 	switch {
+	case name == "jobs.total" && hasTerm(all, ofEachService):
+		return "not stated: " + ofEachService + " is in its place", true
 	case limitfile.KnowsJobs(tier):
 		return "not stated: what tiers named " + tier + " have", true
 	case tier != defaultTier:

@@ -23,6 +23,10 @@ type tierReader struct {
 // usable raises limits below 1, which no Slots take: jobs are never rejected.
 func usable(tier jobs.Tier) jobs.Tier {
 	tier.Limits.Total = max(tier.Limits.Total, 1)
+	// Zero is none.
+	if tier.Limits.EachQueue < 0 {
+		tier.Limits.EachQueue = 1
+	}
 	queues := tier.Limits.Queues
 	for queue, limit := range queues {
 		if limit < 1 {

@@ -49,7 +49,8 @@ func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
 // addUser adds what is known of the job's user, and returns what bounds the user's jobs.
 func (f *Fairness) addUser(ctx context.Context, why *jobs.Why) (total, queue bound, err error) {
 	tier := f.tiers.budget().tierOf(ctx, why.User)
-	why.Tier, why.Service, why.Max, why.Queues = tier.Name, service(why.Queue), tier.Limits.Total, tier.Limits.Queues
+	why.Tier, why.Service = tier.Name, service(why.Queue)
+	why.Max, why.Queues, why.Each = tier.Limits.Total, tier.Limits.Queues, tier.Limits.EachQueue
 	usage, err := f.cfg.Slots.User(ctx, why.User)
 	if err != nil {
 		return bound{}, bound{}, fmt.Errorf("slots of job %d's user: %w", why.ID, err)

@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"context"
-	"maps"
 	"math"
 	"sync"
 	"time"
@@ -32,7 +31,7 @@ type FileTiers struct {
 
 // Tier returns the tier of a user. It never fails.
 func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
-	return f.tierFrom(f.currentSet().User(user)), nil
+	return f.tierFrom(f.currentSet().User(user), Record{}), nil
 }
 
 // currentSet is the set in use, without what has expired.
@@ -46,9 +45,10 @@ func (f FileTiers) currentSet() *limits.Set {
 	return withoutFile()
 }
 
-// tierFrom is what the limits of a user, or of a tier, say of jobs.
-func (f FileTiers) tierFrom(l *limits.Limits) Tier {
-	j := l.Jobs()
+// tierFrom is what the limits of a user, or of a tier, say of jobs, with what a record of
+// the user says in its place.
+func (f FileTiers) tierFrom(l *limits.Limits, own Record) Tier {
+	j := own.over(l.Jobs())
 	t := Tier{Name: l.Tier, Class: Class(j.Class), Limits: Limits{Total: Unlimited}}
 	// Off, or a dry run: slots are counted and shown, and never run out.
 	if j.Mode != limits.Enforce {
@@ -62,8 +62,21 @@ func (f FileTiers) tierFrom(l *limits.Limits) Tier {
 	if n, ok := f.Totals[l.Tier]; ok && j.Source != limits.OfUser {
 		t.Limits.Total = n
 	}
-	// The set is shared, and a caller may change what it gets.
-	t.Limits.Queues = maps.Clone(j.Queues)
+	for service, n := range j.Queues {
+		switch {
+		case service == limits.All:
+			t.Limits.EachQueue = n
+			continue
+		case t.Limits.Queues == nil:
+			// One of its own: the set is shared, and a caller may change what it gets.
+			t.Limits.Queues = make(map[string]int, len(j.Queues))
+		}
+		if n == 0 {
+			// By name, or the limit of each queue would be that of this one.
+			n = Unlimited
+		}
+		t.Limits.Queues[service] = n
+	}
 	return t
 }
 

@@ -26,6 +26,7 @@ tiers:
   team: {jobs: {class: priority}}
   trial: {jobs: 1, mode: dry-run}
   stopped: {jobs: 1, mode: off}
+  each: {jobs: {queues: {"*": 2, csv: 3, sync: unlimited}}}
 users:
   alice: pro
   bob: {tier: pro, jobs: 10}
@@ -33,6 +34,7 @@ users:
   dora: trial
   ernie: stopped
   "team-*": team
+  frank: each
 `
 
 func parse(t testing.TB, source string) *limits.Set {
@@ -55,6 +57,8 @@ func tier(name string, class jobs.Class, total int, queues map[string]int) jobs.
 
 func TestFileTiers(t *testing.T) {
 	analysis := map[string]int{"analysis": 1}
+	each := tier("each", jobs.Default, jobs.Unlimited, map[string]int{"csv": 3, "sync": jobs.Unlimited})
+	each.Limits.EachQueue = 2
 	env := map[string]int{"free": 7, "pro": 8, "enterprise": 9, "trial": 9, "stopped": 9}
 	for _, tt := range []struct {
 		name, user string
@@ -66,6 +70,7 @@ func TestFileTiers(t *testing.T) {
 		{"not limited", "carol", nil, tier("enterprise", jobs.Priority, jobs.Unlimited, nil)},
 		{"a dry run holds nobody back", "dora", nil, tier("trial", jobs.Default, jobs.Unlimited, nil)},
 		{"a limit that is off holds nobody back", "ernie", nil, tier("stopped", jobs.Default, jobs.Unlimited, nil)},
+		{"a limit for each queue", "frank", nil, each},
 		{"by a pattern", "team-x", nil, tier("team", jobs.Priority, 1, nil)},
 		{"a user whom nobody knows", "zoe", nil, tier("free", jobs.Default, 1, nil)},
 		{"an address", "10.0.0.1", nil, tier("guest", jobs.Default, 2, nil)},
@@ -96,7 +101,7 @@ func TestFileTiers(t *testing.T) {
 
 // tierNamed is the tier of a user who has the tier of that name.
 func tierNamed(f jobs.FileTiers, name string) (jobs.Tier, error) {
-	tiers := jobs.NamedTiers{File: f, Name: func(context.Context, string) (string, error) { return name, nil }}
+	tiers := jobs.NamedTiers{File: f, Record: func(context.Context, string) (jobs.Record, error) { return jobs.Record{Tier: name}, nil }}
 	return tiers.Tier(context.Background(), "somebody")
 }
 

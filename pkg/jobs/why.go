@@ -18,7 +18,8 @@ type Why struct {
 	Tier    string         `json:"tier,omitempty"`
 	Service string         `json:"service,omitempty"`
 	Max     int            `json:"max,omitempty"`    // jobs of the user at a time; Unlimited if there is no such limit
-	Queues  map[string]int `json:"queues,omitempty"` // the same in each service's queues
+	Queues  map[string]int `json:"queues,omitempty"` // the same in the queues of these services
+	Each    int            `json:"each,omitempty"`   // the same in those of each other service; 0 if there is no such limit
 
 	Running  []string `json:"running,omitempty"`  // jobs that have the user's slots
 	Reserved []string `json:"reserved,omitempty"` // jobs that slots are reserved for

@@ -19,7 +19,7 @@ const (
 // it; no HTTP request counts.
 type Jobs struct {
 	Total  int            // at a time, over all queues; 0 means not limited
-	Queues map[string]int // of these, by the service of the queue; what is not named is limited by Total alone
+	Queues map[string]int // the same by the service of the queue; 0 means not limited beside Total. That of All is for each service that is not named
 	Class  string         // of the queues they go to: PriorityQueues, or DefaultQueues (or "", which is the same)
 
 	// Mode is Enforce, or DryRun or Off, with which none of it limits anything. Nobody
@@ -33,12 +33,24 @@ type Jobs struct {
 	Stated bool
 }
 
+// LimitQueue sets the limit of a service's queues, or with All that of each service that is
+// not named; 0 lifts it. Queues must not be nil.
+func (j *Jobs) LimitQueue(service string, n int) {
+	j.Queues[service] = n
+	// The number that a tier has by its name is for who states none. Beside a limit for each
+	// service it would be the one that counts, and refuse a user with a job of one service those
+	// of all others.
+	if service == All && n > 0 && j.Source == Builtin {
+		j.Total = 0
+	}
+}
+
 // JobsSource tells who says how many jobs a user may have.
 type JobsSource uint8
 
 // The sources.
 const (
-	Builtin JobsSource = iota // nobody: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others that of the default tier
+	Builtin JobsSource = iota // nobody: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others that of the default tier; none beside a limit for each queue
 	OfTier                    // the user's tier
 	OfUser                    // the user's own entry, or an override
 )

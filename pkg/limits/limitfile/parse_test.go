@@ -62,6 +62,7 @@ func TestExamples(t *testing.T) {
 		{"../../../config/examples/s3.yaml", "standard", 3, 3},
 		{"../../../config/examples/api.yaml", "free", 4, 6},
 		{"../../../config/examples/jobs.yaml", "free", 5, 6},
+		{"../../../config/examples/tenants.yaml", "free", 3, 3},
 	} {
 		t.Run(filepath.Base(tt.path), func(t *testing.T) {
 			set, err := Load(tt.path)
@@ -79,7 +80,7 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	shipped := append(glob(t, "../../../config/*.yaml"), glob(t, "../../../config/examples/*.yaml")...)
-	if len(shipped) != 4 {
+	if len(shipped) != 5 {
 		t.Errorf("config has %v, want each of them in this test", shipped)
 	}
 }

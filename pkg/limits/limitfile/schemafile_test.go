@@ -254,18 +254,18 @@ func schemaQueues() *schema {
 
 // schemaJobs describes the limits of a tier's or a user's background jobs.
 func schemaJobs() *schema {
-	total := count("Total", "Of a user's jobs, so many run at a time, over all queues: a whole number from 1, or unlimited. If nothing is said: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others as in the default tier.", limits.MaxJobs, 3)
+	total := count("Total", "Of a user's jobs, so many run at a time, over all queues: a whole number from 1, or unlimited. If nothing is said: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others as in the default tier; but none beside a limit for each service (queues: {\"*\": 1}).", limits.MaxJobs, 3)
 	return &schema{
 		Title: "Background jobs", Description: "How many of a user's jobs run at a time: a whole number from 1, a mapping, or unlimited. More wait, and never fail.",
 		AnyOf: append(total.CloneSchemas().AnyOf, &schema{Type: "object", AdditionalProperties: nothing(), Properties: map[string]*schema{
 			"total": total,
 			"queues": {
-				Title: "Jobs in the queues of services", Description: "Of the total, so many run at a time in the queues of a service. Of one that is not named, as many as the total. unlimited lifts them all.",
+				Title: "Jobs in the queues of services", Description: `So many run at a time in the queues of a service, and with "*" in those of each service that is not named; without it, as many as the total. unlimited lifts one, or all.`,
 				AnyOf: []*schema{
-					{Type: "object", MaxProperties: jsonschema.Ptr(maxServices), PropertyNames: serviceNames(), AdditionalProperties: &schema{AnyOf: total.CloneSchemas().AnyOf}},
+					{Type: "object", MaxProperties: jsonschema.Ptr(maxServices), PropertyNames: &schema{AnyOf: []*schema{serviceNames(), {Const: jsonschema.Ptr[any](limits.All)}}}, AdditionalProperties: &schema{AnyOf: total.CloneSchemas().AnyOf}},
 					{Type: "string", Pattern: unlimitedPattern},
 				},
-				Examples: []any{json.RawMessage(`{"analysis":1}`), unlimited},
+				Examples: []any{json.RawMessage(`{"analysis":1}`), json.RawMessage(`{"*":1,"analysis":2}`), unlimited},
 			},
 			"class": {
 				Title: "Class of the queues", Description: "Which queues the jobs go to. If nothing is said: priority in tiers named pro, pro_plus and enterprise, else default.",
