@@ -93,24 +93,20 @@ func Route(service string, t Tier, scheduled bool) string {
 //	{PREFIX}_QUEUE_DEFAULT_WORKERS
 //	{PREFIX}_QUEUE_SCHEDULED_WORKERS
 //
-// The prefix of a service is the one that prefixes has for it, else its name in capitals
-// with _ for -. {"analysis": "ANALYZER"} reads ANALYZER_QUEUE_PRIORITY_WORKERS. A
-// service that has a prefix need not be in the file if all three variables are set.
+// The prefix of a service is the one that prefixes has for it, else (and for "") its name in
+// capitals with _ for -. {"analysis": "ANALYZER"} reads ANALYZER_QUEUE_PRIORITY_WORKERS. A
+// service that is in prefixes need not be in the file: what its variables do not say is
+// built in, 5, 3 and 2 workers for the service analysis and 3, 2 and 1 for any other.
 // lookup is like os.LookupEnv; a variable that is empty is not set. The error tells
 // everything that is wrong, by the names of the variables.
 func QueuesOf(set *limits.Set, prefixes map[string]string, lookup func(string) (string, bool)) (Queues, error) {
 	q := Queues{}
+	for service := range prefixes {
+		q[service] = builtinWorkers(service)
+	}
 	if set != nil {
 		for _, s := range set.Queues() {
 			q[s.Service] = Workers{s.Priority, s.Default, s.Scheduled}
-		}
-	}
-	// Services that only have a prefix join q below, and the file states nothing of those.
-	inFile := maps.Clone(q)
-	for service := range prefixes {
-		// A service with a prefix may have variables alone.
-		if _, there := q[service]; !there {
-			q[service] = Workers{}
 		}
 	}
 	var errs []error
@@ -122,15 +118,11 @@ func QueuesOf(set *limits.Set, prefixes map[string]string, lookup func(string) (
 			errs = append(errs, err)
 			continue
 		}
-		_, stated := inFile[service]
 		// All of them, also after an error: who sets variables wants to know all that is wrong.
 		for _, class := range Classes {
 			name := prefix + "_QUEUE_" + strings.ToUpper(string(class)) + "_WORKERS"
 			text, _ := lookup(name)
 			if text == "" {
-				if !stated {
-					errs = append(errs, fmt.Errorf("%s is not set, and the limit file has no queues of %s", name, service))
-				}
 				continue
 			}
 			// One variable would silently set the workers of two services.
@@ -155,15 +147,24 @@ func QueuesOf(set *limits.Set, prefixes map[string]string, lookup func(string) (
 	return q, nil
 }
 
+// builtinWorkers are those of a service that is not in the limit file.
+func builtinWorkers(service string) Workers {
+	// The service that most jobs are of, as in config/examples/jobs.yaml.
+	if service == "analysis" {
+		return Workers{5, 3, 2}
+	}
+	return Workers{3, 2, 1}
+}
+
 var prefixForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // prefixOf is how a service's variables begin.
 func prefixOf(service string, prefixes map[string]string) (string, error) {
-	prefix, ok := prefixes[service]
+	prefix := prefixes[service]
 	switch {
 	case !limitfile.ValidService(service):
 		return "", fmt.Errorf("service %q: want 1 to 54 of a-z and 0-9, with single _ or - between them", service)
-	case !ok:
+	case prefix == "":
 		return strings.ToUpper(strings.ReplaceAll(service, "-", "_")), nil
 	// No shell can set such a variable.
 	case !prefixForm.MatchString(prefix):

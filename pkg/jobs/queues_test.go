@@ -45,6 +45,11 @@ func TestQueuesOf(t *testing.T) {
 		{"another prefix", parse(t, queuesFile), analyzer, env{"ANALYZER_QUEUE_PRIORITY_WORKERS": "9"}, with("analysis", jobs.Workers{9, 3, 2})},
 		{"in place of the service's", parse(t, queuesFile), analyzer, env{"ANALYSIS_QUEUE_PRIORITY_WORKERS": "9"}, file},
 		{"without a file", nil, analyzer, env{"ANALYZER_QUEUE_PRIORITY_WORKERS": "9", "ANALYZER_QUEUE_DEFAULT_WORKERS": "8", "ANALYZER_QUEUE_SCHEDULED_WORKERS": "7"}, jobs.Queues{"analysis": {9, 8, 7}}},
+		{"one variable without a file", nil, analyzer, env{"ANALYZER_QUEUE_PRIORITY_WORKERS": "9"}, jobs.Queues{"analysis": {9, 3, 2}}},
+		{"one variable of each, without a file and prefixes", nil, map[string]string{"analysis": "", "spec-view": ""}, env{"ANALYSIS_QUEUE_DEFAULT_WORKERS": "0", "SPEC_VIEW_QUEUE_SCHEDULED_WORKERS": "9"}, jobs.Queues{"analysis": {5, 0, 2}, "spec-view": {3, 2, 9}}},
+		{"no variable and no file", nil, map[string]string{"analysis": "ANALYZER", "specview": ""}, nil, jobs.Queues{"analysis": {5, 3, 2}, "specview": {3, 2, 1}}},
+		{"one that is not in the file", parse(t, queuesFile), map[string]string{"report": ""}, env{"REPORT_QUEUE_PRIORITY_WORKERS": "4"}, with("report", jobs.Workers{4, 2, 1})},
+		{"what the file says, not what is built in", parse(t, queuesFile), map[string]string{"spec-view": ""}, env{"SPEC_VIEW_QUEUE_PRIORITY_WORKERS": "4"}, with("spec-view", jobs.Workers{4, 0, 1})},
 	} {
 		got, err := jobs.QueuesOf(tt.set, tt.prefixes, tt.env.lookup)
 		if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
@@ -72,13 +77,9 @@ func TestQueuesOfErrors(t *testing.T) {
 			`ANALYSIS_QUEUE_SCHEDULED_WORKERS="10001": must be at most 10000, got 10001`,
 			`SPEC_VIEW_QUEUE_PRIORITY_WORKERS=" 5": must be a whole number from 0 (none here) to 10000, got " 5"`,
 		}},
-		{"a service without a number", nil, map[string]string{"analysis": "ANALYZER"}, env{"ANALYZER_QUEUE_PRIORITY_WORKERS": "1"}, []string{
-			"ANALYZER_QUEUE_DEFAULT_WORKERS is not set, and the limit file has no queues of analysis",
-			"ANALYZER_QUEUE_SCHEDULED_WORKERS is not set, and the limit file has no queues of analysis",
-		}},
-		{"names that are none", nil, map[string]string{"Analysis": "A", "a": "", "b": "B-C", "c": "1C"}, nil, []string{
+		{"names that are none", nil, map[string]string{"Analysis": "A", "a": " ", "b": "B-C", "c": "1C"}, nil, []string{
 			`service "Analysis": want 1 to 54 of a-z and 0-9, with single _ or - between them`,
-			`service a: "" cannot begin the name of a variable`,
+			`service a: " " cannot begin the name of a variable`,
 			`service b: "B-C" cannot begin the name of a variable`,
 			`service c: "1C" cannot begin the name of a variable`,
 		}},

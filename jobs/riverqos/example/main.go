@@ -4,10 +4,11 @@
 //
 // Two users each insert twelve jobs of a second at once: one is free and may run one at
 // a time, the other pays and may run three: limits.yaml says so, and how many workers
-// their queues have. It shows them run, and ends when all are
-// done or with Ctrl-C. It starts a PostgreSQL server of its own; with DATABASE_URL it
-// uses that one, in a schema of its own that is gone afterwards. Only one that was killed
-// leaves its schema: the name begins with sluice_example_.
+// their queues have. Who pays is in a table. FAIRNESS_FREE_LIMIT and the other variables
+// of docs/jobs.md come before the file. It shows the jobs run, and ends when all are done or
+// with Ctrl-C. It starts a PostgreSQL server of its own; with DATABASE_URL it uses that one, in
+// a schema of its own that is gone afterwards. Only one that was killed leaves its schema: the
+// name begins with sluice_example_.
 package main
 
 import (

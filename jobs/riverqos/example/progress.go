@@ -99,7 +99,7 @@ func (w *worker) writeSummary(ctx context.Context, out io.Writer) error {
 			return err
 		}
 		u := w.tally.of[user] // no job changes it any more
-		fmt.Fprintf(out, "At most %d of %s's jobs ran at a time; example/limits.yaml allows %d. The first began %.2f s after the start.\n",
+		fmt.Fprintf(out, "At most %d of %s's jobs ran at a time, of %d that may. The first began %.2f s after the start.\n",
 			u.most, user, tier.Limits.Total, u.first.Seconds())
 	}
 	var attempts int

@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
-// users are those who insert jobs. That paula pays is in the limit file, which knows
-// nothing of fred.
+// users are those who insert jobs. That paula pays is in the database, which knows nothing of
+// fred.
 var users = []string{"fred", "paula"}
 
 //go:embed limits.yaml
@@ -41,7 +41,7 @@ func (analysis) Kind() string { return "analysis" }
 type worker struct {
 	pool, slots *pgxpool.Pool
 	schema      string // of all tables. Each run has its own: one that was killed has left its tables
-	tiers       jobs.FileTiers
+	tiers       jobs.Tiers
 	fair        *riverqos.Fairness
 	client      *river.Client[pgx.Tx]
 	tally       *tally
@@ -68,6 +68,10 @@ func (w *worker) prepare(ctx context.Context) (drop func() error, err error) {
 	if err == nil {
 		err = errors.Join(riverqos.Migrate(ctx, w.pool, w.schema), pgslots.Migrate(ctx, w.slots, w.schema))
 	}
+	// The application's own table of users, where their tiers are.
+	if err == nil {
+		_, err = w.pool.Exec(ctx, "CREATE TABLE "+w.schema+".users (id text PRIMARY KEY, tier text); INSERT INTO "+w.schema+".users VALUES ('paula', 'pro')")
+	}
 	if err != nil {
 		return nil, errors.Join(err, drop())
 	}
@@ -84,9 +88,17 @@ func (w *worker) startRiver(ctx context.Context) (stop func() error, err error) 
 	if err != nil {
 		return nil, err
 	}
-	w.tiers.Set = func() *limits.Set { return set }
+	env, err := jobs.FromEnv(os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	w.tiers = jobs.NamedTiers{
+		File:   jobs.FileTiers{Set: func() *limits.Set { return set }, Totals: env.Totals},
+		Record: jobs.NewCache(jobs.Query(w.pool.QueryRow, "SELECT tier FROM "+w.schema+".users WHERE id = $1"), jobs.CacheConfig{}).Record,
+	}
 	w.fair, err = riverqos.New(riverqos.Config{
 		Pool: w.pool, Schema: w.schema, Slots: pgslots.New(w.slots, w.schema), Tiers: w.tiers, User: riverqos.FromArgs("user"), Logger: logger(),
+		Disabled: !env.Enabled, Snooze: env.Snooze, SnoozeJitter: max(env.Jitter, 1),
 	})
 	if err != nil {
 		return nil, err
