@@ -1,6 +1,7 @@
 package riverqos
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync/atomic"
@@ -26,6 +27,9 @@ const (
 	recheckDelay = 100 * time.Millisecond
 	// unwrittenInterval is the time between two looks at attempts whose end is not written.
 	unwrittenInterval = time.Second / 2
+	// ungateInterval is the time between two looks for jobs that are still held back, where
+	// fairness is disabled.
+	ungateInterval = time.Second
 	// maxRowsPerUpdate bounds the rows of a statement that changes many.
 	maxRowsPerUpdate = 1000
 )
@@ -56,16 +60,15 @@ func newGate(shared *resources) *gate {
 }
 
 // replaceEnded lets jobs through in the place of one that has ended.
-func (g *gate) replaceEnded(ctx context.Context, ended claimedAttempt) {
-	left, size := flow{ended.claim.User, ended.queue}, ended.tier.Limits.Of(ended.claim.Queue)
-	_, unmarked, err := g.letThrough(ctx, []sizedFlow{{left, size}}, ended.attempt)
+func (g *gate) replaceEnded(ctx context.Context, ended attempt, left sizedFlow) {
+	_, unmarked, err := g.letThrough(ctx, []sizedFlow{left}, ended)
 	if err != nil {
-		g.failures.report("promote", "the gate could not let a job through", err)
+		g.runner.Report("promote", "the gate could not let a job through", err)
 	}
 	// Also if it failed, for the row may be unmarked. Somebody else would count the attempt as
 	// running until River has written its end.
 	if err != nil || slices.Contains(unmarked, ended.id) {
-		g.unwritten.addAttempt(ended.attempt, left)
+		g.unwritten.addAttempt(ended, left.flow)
 	}
 }
 
@@ -108,7 +111,7 @@ func (g *gate) runRechecks(ctx context.Context) {
 		// River announces at most one insert into a queue within its FetchCooldown. Workers would
 		// find the jobs of the other ones at their next poll only.
 		if _, err := g.store.execute(ctx, "announce", queues); err != nil && ctx.Err() == nil {
-			g.failures.report("announce", "workers could not be told of new jobs, they find them at their next poll", err)
+			g.runner.Report("announce", "workers could not be told of new jobs, they find them at their next poll", err)
 		}
 	}
 }
@@ -116,11 +119,16 @@ func (g *gate) runRechecks(ctx context.Context) {
 // runUnwritten lets jobs through in the place of ended ones, until River has written that
 // these have ended, or the context ends.
 func (g *gate) runUnwritten(ctx context.Context) {
-	callEvery(ctx, unwrittenInterval, func() {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(unwrittenInterval):
+		}
 		_, flows := g.unwritten.allAttempts()
 		// By the limits of now, which may have changed since the attempts ended.
-		g.recheck(ctx, g.tiers.sizesOf(ctx, flows))
-	})
+		g.recheck(ctx, g.sizesOf(ctx, flows))
+	}
 }
 
 // recheck lets jobs through where there is room. If it fails, the sweep does so later.
@@ -131,7 +139,7 @@ func (g *gate) recheck(ctx context.Context, flows []sizedFlow) {
 	}
 	// A context that has ended is the end of Run, and no failure.
 	if _, _, err := g.letThrough(ctx, flows); err != nil && ctx.Err() == nil {
-		g.failures.report("promote", "the gate could not let a job through", err)
+		g.runner.Report("promote", "the gate could not let a job through", err)
 	}
 }
 
@@ -143,7 +151,7 @@ func (g *gate) ungateAll(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			g.failures.report("ungate", "jobs that the gate held back could not be released", err)
+			g.runner.Report("ungate", "jobs that the gate held back could not be released", err)
 		}
 		// There may be more: a backlog is freed in steps, so that no statement locks all of it.
 		if freed == maxRowsPerUpdate {
@@ -153,7 +161,7 @@ func (g *gate) ungateAll(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(g.cfg.sweep):
+		case <-time.After(cmp.Or(g.cfg.sweep, ungateInterval)):
 		}
 	}
 }

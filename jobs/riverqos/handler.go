@@ -27,7 +27,7 @@ func (f *Fairness) serveWhy(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusNotFound, map[string]string{"error": err.Error()})
 	// The error may name hosts and users, so that only the log has it.
 	case err != nil:
-		f.failures.report("why", "the state of a job could not be read", err)
+		f.runner.Report("why", "the state of a job could not be read", err)
 		answer(w, http.StatusServiceUnavailable, map[string]string{"error": "the database or the slots do not answer"})
 	default:
 		answer(w, http.StatusOK, why)

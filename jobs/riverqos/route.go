@@ -15,7 +15,7 @@ func (f *Fairness) Route(ctx context.Context, user, service string, scheduled bo
 	var tier jobs.Tier
 	// The queues for no user and for scheduled jobs are the same for all tiers.
 	if user != "" && !scheduled {
-		tier = f.tiers.budget().tierOf(ctx, limitFileKey(user))
+		tier = f.runner.Budget().Tier(ctx, jobs.UserKey(user))
 	}
 	return &river.InsertOpts{Queue: jobs.Route(service, tier, scheduled)}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 const (
@@ -83,19 +85,6 @@ func (s *store) execute(ctx context.Context, name string, args ...any) (rows int
 	return int(tag.RowsAffected()), err
 }
 
-// wakeResult is what became of a try to wake a job.
-type wakeResult int
-
-const (
-	wakeGone  wakeResult = iota // it will not come: it has finished, is deleted, or waits by its own will
-	wakeEarly                   // River has not yet written that it is parked, or a transaction that is open has locked it
-	wakeAwake                   // it was available already
-	wakeDone                    // it was made available
-)
-
-// String is the label of the metric.
-func (w wakeResult) String() string { return [...]string{"gone", "early", "awake", "done"}[w] }
-
 // wakeRow is a job that was to be woken.
 type wakeRow struct {
 	ID           int64
@@ -104,22 +93,22 @@ type wakeRow struct {
 }
 
 // wakeJobs makes those of the jobs available that are parked or gated.
-func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]wakeResult, error) {
+func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]jobs.WakeResult, error) {
 	// Often, for most jobs that end have nobody behind them.
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	rows, err := readAll[wakeRow](ctx, s, s.answerTimeout, "wake", ids)
-	results := make(map[int64]wakeResult, len(ids))
+	results := make(map[int64]jobs.WakeResult, len(ids))
 	for _, row := range rows {
 		switch {
 		case row.Woken:
-			results[row.ID] = wakeDone
+			results[row.ID] = jobs.WakeDone
 		// It runs by now, or still, or waits because it is locked.
 		case row.State == "running", row.Waits:
-			results[row.ID] = wakeEarly
+			results[row.ID] = jobs.WakeEarly
 		case row.State == "available":
-			results[row.ID] = wakeAwake
+			results[row.ID] = jobs.WakeAwake
 		}
 	}
 	return results, err
@@ -206,13 +195,17 @@ func (s *store) crowded(ctx context.Context, ended []attempt) ([]sizedFlow, erro
 }
 
 // regate puts the last available jobs of a flow behind the gate, at most so many, and
-// returns how many it were. Without a sweep they come back after a time.
-func (s *store) regate(ctx context.Context, flow flow, jobs int, except []int64, comeBack time.Duration) (int, error) {
+// returns how many it were, and how many of them had not been delayed before. Without a sweep
+// they come back after a time.
+func (s *store) regate(ctx context.Context, flow flow, jobs int, except []int64, comeBack time.Duration) (regated, first int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
+	defer cancel()
 	// nil would be NULL, and no job is different from all of NULL.
 	if except == nil {
 		except = []int64{}
 	}
-	return s.execute(ctx, "regate", flow.User, flow.Queue, min(jobs, maxPromoted), except, comeBack.Seconds())
+	err = s.queryRow(ctx, "regate", flow.User, flow.Queue, min(jobs, maxPromoted), except, comeBack.Seconds()).Scan(&regated, &first)
+	return regated, first, err
 }
 
 // ungate lets up to so many jobs go that were held back, and returns how many it were.

@@ -34,7 +34,7 @@ func TestNoStatementWaitsForASilentServer(t *testing.T) {
 		},
 		"crowded": func(ctx context.Context) error { _, err := s.crowded(ctx, nil); return err },
 		"regate": func(ctx context.Context) error {
-			_, err := s.regate(ctx, flows[0].flow, 1, nil, time.Second)
+			_, _, err := s.regate(ctx, flows[0].flow, 1, nil, time.Second)
 			return err
 		},
 		"ungate": func(ctx context.Context) error { _, err := s.ungate(ctx, 1); return err },

@@ -42,13 +42,13 @@ func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
 			return jobs.Why{}, err
 		}
 	}
-	why.Reason = reason(why, total, queue, now, f.cfg.Disabled, f.names.slotsJob(why.User, id, "").ID)
+	why.Reason = reason(why, total, queue, now, f.cfg.Disabled, f.names.slotsID(id))
 	return why, nil
 }
 
 // addUser adds what is known of the job's user, and returns what bounds the user's jobs.
 func (f *Fairness) addUser(ctx context.Context, why *jobs.Why) (total, queue bound, err error) {
-	tier := f.tiers.budget().tierOf(ctx, why.User)
+	tier := f.runner.Budget().Tier(ctx, why.User)
 	why.Tier, why.Service = tier.Name, service(why.Queue)
 	why.Max, why.Queues, why.Each = tier.Limits.Total, tier.Limits.Queues, tier.Limits.EachQueue
 	usage, err := f.cfg.Slots.User(ctx, why.User)
@@ -64,7 +64,7 @@ func (f *Fairness) addUser(ctx context.Context, why *jobs.Why) (total, queue bou
 	why.Parked = len(usage.Parked)
 	for i, job := range usage.Parked {
 		// The place of now and not of when it was parked: others before it may be gone.
-		if job.ID == f.names.slotsJob(why.User, why.ID, "").ID {
+		if job.ID == f.names.slotsID(why.ID) {
 			why.Place = i + 1
 		}
 	}

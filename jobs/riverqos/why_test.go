@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,14 @@ sluice_jobs_depth{queue="slow_default",state="parked"} 2
 sluice_jobs_depth{queue="slow_default",state="running"} 1
 `), "sluice_jobs_depth")
 	})
+	err := testutil.GatherAndCompare(r.reg, strings.NewReader(`
+# HELP sluice_jobs_running Jobs that run in a slot in this process, by their user's tier and by queue.
+# TYPE sluice_jobs_running gauge
+sluice_jobs_running{queue="slow_default",tier="free"} 1
+`), "sluice_jobs_running")
+	if err != nil {
+		t.Error(err)
+	}
 	close(r.gate("hang"))
 	r.finished(ids)
 	proctest.Eventually(t, "it is counted", func() error { return r.counted("sluice_jobs_wakes_total", "done") })
@@ -137,9 +146,20 @@ sluice_jobs_depth{queue="slow_default",state="running"} 1
 	if err != nil || len(problems) > 0 {
 		t.Errorf("GatherAndLint() = %v, %v, want none", problems, err)
 	}
-	n, err := testutil.GatherAndCount(r.reg, "sluice_jobs_wait_seconds")
-	if err != nil || n != 1 {
-		t.Errorf("%d histograms of waits, %v, want 1", n, err)
+	families, err := r.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waits []string
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "sluice_jobs_wait_seconds" {
+				waits = append(waits, fmt.Sprint(m.GetLabel()[0].GetValue(), " ", m.GetLabel()[1].GetValue(), " ", m.GetHistogram().GetSampleCount()))
+			}
+		}
+	}
+	if want := []string{"default free 3"}; !slices.Equal(waits, want) {
+		t.Errorf("waits by class and tier, and how many: %q, want %q", waits, want)
 	}
 }
 
