@@ -68,7 +68,7 @@ func New(cfg Config) (*Fairness, error) {
 	leases := &leases{resources: shared, releaser: releaser}
 	return &Fairness{
 		resources: shared, leases: leases, releaser: releaser, waker: waker, gate: gate,
-		sweeper: &sweeper{resources: shared, waker: waker, gate: gate, lockTimeout: lockTimeout},
+		sweeper: &sweeper{resources: shared, waker: waker, gate: gate, depth: &depthGauge{series: metrics.Depth}, lockTimeout: lockTimeout},
 		worker:  &worker{resources: shared, leases: leases, releaser: releaser, process: rand.Text()},
 	}, nil
 }

@@ -50,15 +50,15 @@ func statement(names *strings.Replacer, name string) string {
 	return names.Replace(string(text))
 }
 
-// tableNames puts the table and River's channel into a statement.
+// tableNames puts the tables and River's channel into a statement.
 func tableNames(schema string) *strings.Replacer {
-	// Without a schema the search path finds the table, and River names its channel by that.
-	table, schemaSQL := "river_job", "current_schema()"
+	// Without a schema the search path finds the tables, and River names its channel by that.
+	table, queues, schemaSQL := "river_job", "river_queue", "current_schema()"
 	if schema != "" {
-		table = pgx.Identifier{schema, "river_job"}.Sanitize()
+		table, queues = pgx.Identifier{schema, "river_job"}.Sanitize(), pgx.Identifier{schema, "river_queue"}.Sanitize()
 		schemaSQL = "'" + strings.ReplaceAll(schema, "'", "''") + "'"
 	}
-	return strings.NewReplacer("@table@", table, "@channel@", "concat("+schemaSQL+", '.river_insert')")
+	return strings.NewReplacer("@table@", table, "@queues@", queues, "@channel@", "concat("+schemaSQL+", '.river_insert')")
 }
 
 // readAll sends a statement, and reads the rows that it returns: a field of T for each column.
@@ -221,10 +221,4 @@ func (s *store) ungate(ctx context.Context, limit int) (freed int, err error) {
 	defer cancel()
 	err = s.queryRow(ctx, "ungate", limit).Scan(&freed)
 	return freed, err
-}
-
-// depth is how many jobs of a queue are in a state.
-type depth struct {
-	Queue, State string
-	Jobs         int
 }

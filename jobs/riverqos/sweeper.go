@@ -28,6 +28,7 @@ type sweeper struct {
 	*resources
 	waker       *waker
 	gate        *gate
+	depth       *depthGauge
 	lockTimeout time.Duration // the constant of this name, but in tests
 }
 
@@ -40,7 +41,7 @@ func (s *sweeper) runSweeps(ctx context.Context) {
 			s.failures.report("sweep", "a sweep failed", err)
 		}
 		// The process that sweeps now has these series: two of them would be added up.
-		s.metrics.Depth.Reset()
+		s.depth.reset()
 		s.waitForNext(ctx)
 	}
 }

@@ -119,19 +119,10 @@ func TestMetrics(t *testing.T) {
 	} {
 		proctest.Eventually(t, "it is counted", func() error { return r.counted(m[0], m[1]) })
 	}
-	proctest.Eventually(t, "River has them as parked", func() error {
-		if err := r.fair.CountDepth(t.Context()); err != nil {
-			return err
-		}
-		return testutil.GatherAndCompare(r.reg, strings.NewReader(`
-# HELP sluice_jobs_depth Unfinished jobs by queue and state, those that are held back as parked or gated. Of the process that sweeps.
-# TYPE sluice_jobs_depth gauge
-sluice_jobs_depth{queue="slow_default",state="parked"} 2
-sluice_jobs_depth{queue="slow_default",state="running"} 1
-`), "sluice_jobs_depth")
-	})
+	r.depthBecomes(map[string]int{"slow_default parked": 2, "slow_default running": 1}, river.QueueDefault, "fast_default", "slow_default")
 	close(r.gate("hang"))
 	r.finished(ids)
+	r.depthBecomes(nil, river.QueueDefault, "fast_default", "slow_default")
 	proctest.Eventually(t, "it is counted", func() error { return r.counted("sluice_jobs_wakes_total", "done") })
 	problems, err := testutil.GatherAndLint(r.reg)
 	if err != nil || len(problems) > 0 {
