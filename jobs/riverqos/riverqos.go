@@ -38,6 +38,7 @@ type Fairness struct {
 	gate     *gate     // holds back jobs of long backlogs
 	sweeper  *sweeper  // repairs what crashes left
 	worker   *worker   // runs jobs in slots
+	lister   *lister   // lists users with jobs
 }
 
 // resources are what the parts of a Fairness share. They do not change after New.
@@ -70,6 +71,7 @@ func New(cfg Config) (*Fairness, error) {
 		resources: shared, leases: leases, releaser: releaser, waker: waker, gate: gate,
 		sweeper: &sweeper{resources: shared, waker: waker, gate: gate, depth: &depthGauge{series: metrics.Depth}, lockTimeout: lockTimeout},
 		worker:  &worker{resources: shared, leases: leases, releaser: releaser, process: rand.Text()},
+		lister:  &lister{resources: shared},
 	}, nil
 }
 

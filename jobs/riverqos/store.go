@@ -3,8 +3,10 @@ package riverqos
 import (
 	"context"
 	"embed"
+	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -34,6 +36,7 @@ type store struct {
 	connections   *connections
 	names         *strings.Replacer // puts the table and River's channel into a statement
 	answerTimeout time.Duration     // the constant of this name, but in tests
+	name          atomic.Value      // of the database, once it is known: a string
 }
 
 func newStore(pool *pgxpool.Pool, schema string) *store {
@@ -81,6 +84,20 @@ func (s *store) execute(ctx context.Context, name string, args ...any) (rows int
 	defer cancel()
 	tag, err := s.pool.Exec(ctx, statement(s.names, name), args...)
 	return int(tag.RowsAffected()), err
+}
+
+// database names the database and its table: the same for all who ask about these jobs, and another one for
+// all other jobs.
+func (s *store) database(ctx context.Context) (string, error) {
+	if name, ok := s.name.Load().(string); ok {
+		return name, nil
+	}
+	var name string
+	if err := s.queryRow(ctx, "database").Scan(&name); err != nil {
+		return "", fmt.Errorf("which database it is: %w", err)
+	}
+	s.name.Store(name)
+	return name, nil
 }
 
 // wakeResult is what became of a try to wake a job.

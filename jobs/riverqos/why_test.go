@@ -40,8 +40,11 @@ func (r *rig) explain(id int64, state string) jobs.Why {
 	return why
 }
 
-func TestWhyAJobWaits(t *testing.T) {
-	r := start(t)
+// Wherever the slots are.
+func TestWhyAJobWaits(t *testing.T) { withEachBackEnd(t, whyAJobWaits) }
+
+func whyAJobWaits(t *testing.T, in option) {
+	r := start(t, in)
 	r.tiers.set("ann", jobs.Limits{Total: 2, Queues: map[string]int{"slow": 1}})
 	ids := r.insert(3, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
@@ -76,8 +79,8 @@ func TestWhyAJobWaits(t *testing.T) {
 			if why.Reason != c.reason {
 				t.Errorf("the reason is %q, want %q", why.Reason, c.reason)
 			}
-			if c.name != "without user" && (why.User != "ann" || why.Tier != "pro" || why.Max != 2 || len(why.Running) != 2) {
-				t.Errorf("Why(%d) = %+v, want user ann, tier pro, max 2, 2 running", c.id, why)
+			if c.name != "without user" && (why.User != "ann" || why.Tier != "pro" || why.Max != 2 || len(why.Running) != 2 || why.Database == "") {
+				t.Errorf("Why(%d) = %+v, want user ann, tier pro, max 2, 2 running, of a database", c.id, why)
 			}
 		})
 	}
@@ -99,6 +102,10 @@ func TestTheHandlerRefuses(t *testing.T) {
 		{"GET", "/jobs/x", http.StatusBadRequest, `{"error":"the id of a job is a positive number"}`},
 		{"GET", "/jobs/-1", http.StatusBadRequest, `{"error":"the id of a job is a positive number"}`},
 		{"POST", "/jobs/1", http.StatusMethodNotAllowed, `Method Not Allowed`},
+		{"GET", "/jobs?n=0", http.StatusBadRequest, `{"error":"n is a number from 1 to 1000"}`},
+		{"GET", "/jobs?n=1001", http.StatusBadRequest, `{"error":"n is a number from 1 to 1000"}`},
+		{"GET", "/jobs?n=x", http.StatusBadRequest, `{"error":"n is a number from 1 to 1000"}`},
+		{"POST", "/jobs", http.StatusMethodNotAllowed, `Method Not Allowed`},
 		{"GET", "/", http.StatusNotFound, `404 page not found`},
 	} {
 		w := httptest.NewRecorder()
