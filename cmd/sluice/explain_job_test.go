@@ -59,13 +59,14 @@ It waits for a worker.
   created   2026-11-20T08:00:00Z
   attempts  0
 `, ""},
-		{"one that is gone", explain{Job: 9, Worker: address}, "", "sluice explain: job 9: \"no such job\"\n"},
-		{"somebody else", explain{Job: 10, Worker: address}, "", "sluice explain: what listens at " + address + " does not know of jobs (it answers \"200 OK\"): " + apiclient.WorkerHint + "\n"},
-		{"no worker", explain{Job: 7}, "", "sluice explain: --job: " + apiclient.WorkerHint + "\n"},
-		{"no address", explain{Job: 7, Worker: "x"}, "", `sluice explain: address "x": want host:port or https://host:port: ` + apiclient.WorkerHint + "\n"},
+		{"one that is gone", explain{Job: 9, Worker: address}, "", "sluice explain: job 9: no such job\n"},
+		{"somebody else", explain{Job: 10, Worker: address}, "", "sluice explain: what listens at " + address + " does not know of jobs (it answers \"200 OK\"): " + apiclient.WorkerFlags.Hint() + "\n"},
+		{"no worker", explain{Job: 7}, "", "sluice explain: --job: " + apiclient.WorkerFlags.Hint() + ", or that of a polygen that knows the workers with --admin\n"},
+		{"a worker and a polygen", explain{Job: 7, Worker: address, Admin: address}, "", "sluice explain: --job: " + apiclient.WorkerFlags.Hint() + ", or that of a polygen that knows the workers with --admin\n"},
+		{"no address", explain{Job: 7, Worker: "x"}, "", `sluice explain: address "x": want host:port or https://host:port: ` + apiclient.WorkerFlags.Hint() + "\n"},
 		{"no id", explain{Job: -1, Worker: address}, "", "sluice explain: --job -1: want River's id of the job, a positive number\n"},
-		{"a user too", explain{Job: 7, Worker: address, User: "alice"}, "", "sluice explain: --job goes with --worker alone: a job's user is its own\n"},
-		{"nobody", explain{}, "", "sluice explain: name a user, or a background job with --job and --worker\n"},
+		{"a user too", explain{Job: 7, Worker: address, User: "alice"}, "", "sluice explain: --job goes with --worker or --admin alone: a job's user is its own\n"},
+		{"nobody", explain{}, "", "sluice explain: name a user, or a background job with --job\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var out, errs strings.Builder
