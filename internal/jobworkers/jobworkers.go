@@ -83,6 +83,13 @@ func New(o Options) (*Workers, error) {
 	return w, nil
 }
 
+// Close closes idle connections.
+func (w *Workers) Close() {
+	for _, worker := range w.workers {
+		worker.Close()
+	}
+}
+
 // Jobs are the n users with most waiting jobs, jobs.MaxListed at most. The answer's head is empty.
 func (w *Workers) Jobs(ctx context.Context, n int) api.Jobs {
 	w.mu.Lock()

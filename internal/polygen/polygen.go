@@ -155,6 +155,7 @@ func New(o Options) (*Polygen, error) {
 // Run works until ctx ends; then it lets another polygen lead.
 func (p *Polygen) Run(ctx context.Context) error {
 	defer p.resign(ctx)
+	defer p.workers.Close()
 	// A burst of reports waits here until a round takes them all. Beyond that they wait in the subscription, which
 	// has a bound, counts what it drops, and says Connected after it.
 	events := make(chan bus.Event, 1024)
