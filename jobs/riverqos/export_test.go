@@ -41,6 +41,7 @@ func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 		"crowded":  {[]int64{1}, []time.Time{time.Unix(1, 0)}},
 		"regate":   {"ann", "slow", 1, []int64{1}, 1.0},
 		"postpone": {1.0, 1},
+		"users":    {100, 100},
 	} {
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"); err != nil {

@@ -112,16 +112,3 @@ func (s *sweeper) postponeGated(ctx context.Context) error {
 		}
 	}
 }
-
-func (s *sweeper) countDepth(ctx context.Context) error {
-	depths, err := readAll[depth](ctx, s.store, scanFactor*s.store.answerTimeout, "depth")
-	if err != nil {
-		return fmt.Errorf("count jobs: %w", err)
-	}
-	// Or a queue that is empty now would keep its last number.
-	s.metrics.Depth.Reset()
-	for _, depth := range depths {
-		s.metrics.Depth.WithLabelValues(depth.Queue, depth.State).Set(float64(depth.Jobs))
-	}
-	return nil
-}

@@ -203,6 +203,7 @@ func (r *rig) startWorker(options ...option) {
 	for _, o := range options {
 		o(&cfg, rcfg)
 	}
+	r.slots = cfg.Slots
 	var err error
 	if r.fair, err = riverqos.New(cfg); err != nil {
 		r.Fatal(err)

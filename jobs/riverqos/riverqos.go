@@ -36,6 +36,7 @@ type Fairness struct {
 	gate    *gate    // holds back jobs of long backlogs
 	sweeper *sweeper // repairs what crashes left in River's table
 	worker  *worker  // runs jobs in slots
+	lister  *lister  // lists users with jobs
 }
 
 // resources are what the parts of a Fairness share. They do not change after New.
@@ -56,12 +57,12 @@ func New(cfg Config) (*Fairness, error) {
 	shared := &resources{cfg: cfg, store: newStore(cfg.Pool, cfg.Schema), names: namespace(cfg.Namespace)}
 	shared.store.answerTimeout = cfg.answerTimeout
 	gate := newGate(shared)
-	sweeper := &sweeper{resources: shared, gate: gate}
+	shared.metrics = newMetrics(cfg.Registry)
+	sweeper := &sweeper{resources: shared, gate: gate, depth: &depthGauge{series: shared.metrics.Depth}}
 	if shared.runner, err = cfg.newRunner(queue{shared.store, shared.names}, sweeper.sweepOnce, sweeper.stopSweeps); err != nil {
 		return nil, err
 	}
-	shared.metrics = newMetrics(cfg.Registry)
-	return &Fairness{resources: shared, gate: gate, sweeper: sweeper, worker: &worker{resources: shared, gate: gate}}, nil
+	return &Fairness{resources: shared, gate: gate, sweeper: sweeper, worker: &worker{resources: shared, gate: gate}, lister: &lister{resources: shared}}, nil
 }
 
 // Middleware is for river.Config.Middleware, of clients that work and of those that

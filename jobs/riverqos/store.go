@@ -3,8 +3,10 @@ package riverqos
 import (
 	"context"
 	"embed"
+	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,6 +38,7 @@ type store struct {
 	connections   *connections
 	names         *strings.Replacer // puts the table and River's channel into a statement
 	answerTimeout time.Duration     // the constant of this name, but in tests
+	name          atomic.Value      // of the database, once it is known: a string
 }
 
 func newStore(pool *pgxpool.Pool, schema string) *store {
@@ -52,15 +55,15 @@ func statement(names *strings.Replacer, name string) string {
 	return names.Replace(string(text))
 }
 
-// tableNames puts the table and River's channel into a statement.
+// tableNames puts the tables and River's channel into a statement.
 func tableNames(schema string) *strings.Replacer {
-	// Without a schema the search path finds the table, and River names its channel by that.
-	table, schemaSQL := "river_job", "current_schema()"
+	// Without a schema the search path finds the tables, and River names its channel by that.
+	table, queues, schemaSQL := "river_job", "river_queue", "current_schema()"
 	if schema != "" {
-		table = pgx.Identifier{schema, "river_job"}.Sanitize()
+		table, queues = pgx.Identifier{schema, "river_job"}.Sanitize(), pgx.Identifier{schema, "river_queue"}.Sanitize()
 		schemaSQL = "'" + strings.ReplaceAll(schema, "'", "''") + "'"
 	}
-	return strings.NewReplacer("@table@", table, "@channel@", "concat("+schemaSQL+", '.river_insert')")
+	return strings.NewReplacer("@table@", table, "@queues@", queues, "@channel@", "concat("+schemaSQL+", '.river_insert')")
 }
 
 // readAll sends a statement, and reads the rows that it returns: a field of T for each column.
@@ -83,6 +86,20 @@ func (s *store) execute(ctx context.Context, name string, args ...any) (rows int
 	defer cancel()
 	tag, err := s.pool.Exec(ctx, statement(s.names, name), args...)
 	return int(tag.RowsAffected()), err
+}
+
+// database names the database and its table: the same for all who ask about these jobs, and another one for
+// all other jobs.
+func (s *store) database(ctx context.Context) (string, error) {
+	if name, ok := s.name.Load().(string); ok {
+		return name, nil
+	}
+	var name string
+	if err := s.queryRow(ctx, "database").Scan(&name); err != nil {
+		return "", fmt.Errorf("which database it is: %w", err)
+	}
+	s.name.Store(name)
+	return name, nil
 }
 
 // wakeRow is a job that was to be woken.
@@ -214,10 +231,4 @@ func (s *store) ungate(ctx context.Context, limit int) (freed int, err error) {
 	defer cancel()
 	err = s.queryRow(ctx, "ungate", limit).Scan(&freed)
 	return freed, err
-}
-
-// depth is how many jobs of a queue are in a state.
-type depth struct {
-	Queue, State string
-	Jobs         int
 }

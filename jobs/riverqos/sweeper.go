@@ -19,7 +19,8 @@ const (
 // repair.go.
 type sweeper struct {
 	*resources
-	gate *gate
+	gate  *gate
+	depth *depthGauge
 	// When the chores were last done. One goroutine sweeps.
 	lastDepth, lastPostpone time.Time
 }
@@ -58,6 +59,6 @@ func (s *sweeper) sweepOnce(ctx context.Context) error {
 // stopSweeps is when another process sweeps, or none. The one that does now has the series
 // of the depth: two of them would be added up.
 func (s *sweeper) stopSweeps() {
-	s.metrics.Depth.Reset()
+	s.depth.reset()
 	s.lastDepth, s.lastPostpone = time.Time{}, time.Time{}
 }

@@ -17,10 +17,14 @@ var ErrNoJob = errors.New("no such job")
 
 // Why tells what a job is waiting for. The error is ErrNoJob if there is none.
 func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
-	why := jobs.Why{ID: id}
+	database, err := f.store.database(ctx)
+	if err != nil {
+		return jobs.Why{}, err
+	}
+	why := jobs.Why{ID: id, Database: database}
 	var args, metadata string
 	var now time.Time
-	err := f.store.queryRow(ctx, "why", id).
+	err = f.store.queryRow(ctx, "why", id).
 		Scan(&why.State, &why.Kind, &why.Queue, &why.Attempt, &why.Created, &why.ScheduledAt, &args, &metadata, &now)
 	switch {
 	// River deletes jobs some time after their end.

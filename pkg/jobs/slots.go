@@ -95,6 +95,10 @@ type Slots interface {
 
 	// User returns the slots, reservations and parked jobs of a user.
 	User(ctx context.Context, user string) (Usage, error)
+
+	// Taken returns the slots of users, each named once, that are held or reserved, in any
+	// order. It does not look at the users' lines, which may be long.
+	Taken(ctx context.Context, users []string) ([]Slot, error)
 }
 
 // Verdict is the answer to Acquire.

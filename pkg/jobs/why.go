@@ -6,6 +6,7 @@ import "time"
 // answer to GET /jobs/{id}, which sluice explain --job shows.
 type Why struct {
 	ID          int64     `json:"id"`
+	Database    string    `json:"database"` // as in a UserList: ids of two databases are of two jobs
 	Kind        string    `json:"kind"`
 	Queue       string    `json:"queue"`
 	State       string    `json:"state"` // the job queue's, or parked or gated

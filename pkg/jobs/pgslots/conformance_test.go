@@ -73,6 +73,8 @@ func callEverything(t *testing.T, slots jobs.Slots) {
 	waiting, err := slots.Waiting(ctx, "", 10)
 	note("waiting", waiting, err)
 	note("forget", nil, slots.Forget(ctx, b.Job))
+	taken, err := slots.Taken(ctx, []string{"alice"})
+	note("taken", len(taken), err)
 	usage, err := slots.User(ctx, "alice")
 	note("user", usage, err)
 	want := []answer{
@@ -85,6 +87,7 @@ func callEverything(t *testing.T, slots jobs.Slots) {
 		{"reserved", []jobs.Job{b.Job}, nil},
 		{"waiting", []string{"alice"}, nil},
 		{"forget", nil, nil},
+		{"taken", 0, nil},
 		{"user", jobs.Usage{Parked: []jobs.Job{c.Job}}, nil},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

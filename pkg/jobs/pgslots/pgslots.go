@@ -34,7 +34,7 @@ type slots struct {
 	pool  *pgxpool.Pool
 	begin atomic.Bool // calls have to begin transactions: the pool's are not read committed
 
-	acquire, renew, release, forget, reserved, sweep, waiting, user string
+	acquire, renew, release, forget, reserved, sweep, waiting, user, taken string
 }
 
 // New returns the slots in a schema on which Migrate has been called; "" is DefaultSchema.
@@ -66,6 +66,10 @@ func New(pool *pgxpool.Pool, schema string) jobs.Slots {
 				SELECT job, queue, NULL, NULL, 3, NULL, place FROM @schema@.line WHERE key = $1::bytea
 			) AS u WHERE kind = 3 OR left_us > 0
 			ORDER BY kind, since, CASE WHEN kind = 1 THEN job END, place`),
+		taken: in(`SELECT key, job, queue, holder, left_us FROM (
+				SELECT key, job, queue, holder, (extract(epoch FROM until - clock_timestamp()) * 1e6)::int8 AS left_us
+				FROM @schema@.slots WHERE key = ANY($1::bytea[])
+			) AS s WHERE left_us > 0`),
 	})
 }
 
@@ -151,6 +155,21 @@ func (s *slots) User(ctx context.Context, user string) (u jobs.Usage, err error)
 		}
 	}, s.user, []byte(user))
 	return u, err
+}
+
+func (s *slots) Taken(ctx context.Context, users []string) (all []jobs.Slot, err error) {
+	keys := make([][]byte, len(users))
+	for i, user := range users {
+		keys[i] = []byte(user)
+	}
+	var user, id, queue, holder []byte
+	var left int64 // in µs
+	err = s.queryEach(ctx, []any{&user, &id, &queue, &holder, &left}, func() {
+		job := jobs.Job{User: string(user), ID: string(id), Queue: string(queue)}
+		// A reserved slot has no holder, which is NULL.
+		all = append(all, jobs.Slot{Job: job, Holder: string(holder), Left: time.Duration(left) * time.Microsecond})
+	}, s.taken, keys)
+	return all, err
 }
 
 // queryJobs reads rows of a job and its queue.

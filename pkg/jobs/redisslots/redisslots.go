@@ -154,6 +154,30 @@ func (s *slots) User(ctx context.Context, user string) (jobs.Usage, error) {
 	return s.usage(ctx, user, "user")
 }
 
+// Taken is one call for each user, all in one round trip.
+func (s *slots) Taken(ctx context.Context, users []string) (all []jobs.Slot, err error) {
+	calls := make([]call, len(users))
+	for i, user := range users {
+		calls[i] = call{userKeys(user), beginArguments("slots")}
+	}
+	replies, err := s.callAll(ctx, calls)
+	if err != nil {
+		return nil, err
+	}
+	for i, reply := range replies {
+		rows, err := reply.StringSlice()
+		if err != nil {
+			return nil, err
+		}
+		usage, err := readUsage(users[i], rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(append(all, usage.Held...), usage.Reserved...)
+	}
+	return all, nil
+}
+
 func (s *slots) usage(ctx context.Context, user, operation string) (jobs.Usage, error) {
 	reply, err := s.callForUser(ctx, user, beginArguments(operation)).StringSlice()
 	if err != nil {

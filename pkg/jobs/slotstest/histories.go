@@ -1,6 +1,7 @@
 package slotstest
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"math"
@@ -82,6 +83,14 @@ func (s *suite) callInWords(words []string) (answer string, err error) {
 		lost, err := s.Slots.Renew(s.ctx, claims, length)
 		sortClaims(lost)
 		return joinTexts("", lost, s.claimText), err
+	}
+	if operation == "taken" {
+		users := make([]string, len(words))
+		for i, word := range words {
+			users[i] = s.names.realName(word)
+		}
+		slots, err := s.Slots.Taken(s.ctx, users)
+		return s.takenText(slots), err
 	}
 	claim, user := s.claimOf(words[0]), s.names.realName(words[0])
 	var reserved []jobs.Job
@@ -208,7 +217,7 @@ func (s *suite) usageText(usage jobs.Usage) string {
 		}
 		return s.jobText(slot.Job) + leftText(slot)
 	}
-	slices.SortFunc(usage.Held, func(a, b jobs.Slot) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortStableFunc(usage.Held, func(a, b jobs.Slot) int { return strings.Compare(a.ID, b.ID) })
 	var parts []string
 	for _, part := range []string{
 		joinTexts("held ", usage.Held, held), joinTexts("reserved ", usage.Reserved, reserved), joinTexts("parked ", usage.Parked, s.jobText),
@@ -221,6 +230,20 @@ func (s *suite) usageText(usage jobs.Usage) string {
 		return "nothing"
 	}
 	return strings.Join(parts, "; ")
+}
+
+// takenText is usageText of the slots of several users, which come in any order.
+func (s *suite) takenText(slots []jobs.Slot) string {
+	slices.SortFunc(slots, func(a, b jobs.Slot) int { return cmp.Or(strings.Compare(a.User, b.User), strings.Compare(a.ID, b.ID)) })
+	var usage jobs.Usage
+	for _, slot := range slots {
+		if slot.Holder == "" {
+			usage.Reserved = append(usage.Reserved, slot)
+		} else {
+			usage.Held = append(usage.Held, slot)
+		}
+	}
+	return s.usageText(usage)
 }
 
 // leftText is nothing for a time that may be left of a slot.
