@@ -20,6 +20,9 @@ const (
 	// failure may be about that user alone, so the sweep goes on with the others; so many in
 	// a row mean that PostgreSQL or Redis itself fails.
 	maxUserFailures = 3
+	// tiersInterval is the time between two looks whether the tiers are others. By those of a
+	// raised limit jobs start with the next sweep, which an operator should not wait for.
+	tiersInterval = time.Second / 10
 )
 
 // sweeper repairs what crashes and lost messages left behind. One worker process at a time
@@ -29,6 +32,7 @@ type sweeper struct {
 	waker       *waker
 	gate        *gate
 	lockTimeout time.Duration // the constant of this name, but in tests
+	inForce     string        // the tiers by which it sweeps, or swept last
 }
 
 // runSweeps sweeps whenever it has the lock, until the context ends.
@@ -45,17 +49,28 @@ func (s *sweeper) runSweeps(ctx context.Context) {
 	}
 }
 
-// waitForNext waits for about the time between two sweeps. It differs, so that workers that
-// started together do not all ask for the lock at once.
+// waitForNext waits for about the time between two sweeps, or until the tiers are others. It
+// differs, so that workers that started together do not all ask for the lock at once.
 func (s *sweeper) waitForNext(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(s.cfg.sweep - rand.N(s.cfg.sweep/4+1)):
+	next := time.NewTimer(s.cfg.sweep - rand.N(s.cfg.sweep/4+1))
+	defer next.Stop()
+	look := time.NewTicker(tiersInterval)
+	defer look.Stop()
+	for s.tiers.inForce() == s.inForce {
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+			return
+		case <-look.C:
+		}
 	}
 }
 
 // sweepWithLock sweeps for as long as it has the lock.
 func (s *sweeper) sweepWithLock(ctx context.Context) error {
+	// Also where another process sweeps, or each look would find the change anew.
+	s.inForce = s.tiers.inForce()
 	lock, err := s.store.lockSweeps(ctx, s.cfg.Schema, s.lockTimeout)
 	// Another process sweeps, for all.
 	if err != nil || lock == nil {
@@ -109,6 +124,8 @@ func (s *sweeper) sweepAgain(ctx context.Context) error {
 }
 
 func (s *sweeper) sweepOnce(ctx context.Context) error {
+	// Before it asks for any tier: a change in the course of the sweep is for the next one.
+	s.inForce = s.tiers.inForce()
 	if err := s.reserveFreeSlots(ctx); err != nil {
 		return err
 	}

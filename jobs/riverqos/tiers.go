@@ -20,6 +20,14 @@ type tierReader struct {
 	timeout  time.Duration // tierTimeout, but in tests
 }
 
+// inForce names what the tiers are now, for those that say it (see jobs.FileTiers).
+func (r *tierReader) inForce() string {
+	if tiers, ok := r.tiers.(interface{ InForce() string }); ok {
+		return tiers.InForce()
+	}
+	return ""
+}
+
 // usable raises limits below 1, which no Slots take: jobs are never rejected.
 func usable(tier jobs.Tier) jobs.Tier {
 	tier.Limits.Total = max(tier.Limits.Total, 1)

@@ -20,9 +20,9 @@ const Unlimited = math.MaxInt32
 // user needs no entry, for one that has none has the default tier. It is safe for
 // concurrent use if Set is.
 type FileTiers struct {
-	// Set returns what the limit file says now, such as LimitFile.Set. If it is nil, or
-	// returns nil, the tiers are free (the default), pro, pro_plus and enterprise with
-	// the numbers they have if a file does not say.
+	// Set returns what the limit file says now, such as LimitFile.Set, or the Set of
+	// redislimits. If it is nil, or returns nil, the tiers are free (the default), pro,
+	// pro_plus and enterprise with the numbers they have if a file does not say.
 	Set func() *limits.Set
 
 	// Totals, by the name of a tier, replace how many jobs its users may run at a time:
@@ -32,7 +32,16 @@ type FileTiers struct {
 
 // Tier returns the tier of a user. It never fails.
 func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
-	return f.tierFrom(f.currentSet().User(user)), nil
+	set := f.currentSet()
+	return f.tierFrom(set.User(keyIn(set, user))), nil
+}
+
+// InForce names what the tiers are now, not counting Totals: it is another text when an edit,
+// an override or its end may have changed one.
+func (f FileTiers) InForce() string {
+	set := f.currentSet()
+	// The version says what the file is, and the next end which of its overrides are over.
+	return set.Version() + " " + set.Expires().String()
 }
 
 // currentSet is the set in use, without what has expired.
@@ -44,6 +53,16 @@ func (f FileTiers) currentSet() *limits.Set {
 		}
 	}
 	return withoutFile()
+}
+
+// keyIn is the key by which a set knows a user.
+func keyIn(set *limits.Set, user string) string {
+	// With secrets Key takes a name, which a user's key nearly always is: the others are hashes, which
+	// cannot be made into hidden keys.
+	if set.Secrets() == nil {
+		return user
+	}
+	return set.Key(user)
 }
 
 // tierFrom is what the limits of a user, or of a tier, say of jobs.

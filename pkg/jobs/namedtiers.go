@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // NameFunc finds the name of the tier of the user with a key (limits.Key), "" for a user
@@ -15,7 +17,8 @@ type NameFunc func(ctx context.Context, user string) (tier string, err error)
 
 // NamedTiers are tiers of a limit file whose users are in a database, or wherever Name
 // looks. Users whom the file itself names, by name, by a pattern or as exempt, have what
-// it says there, so that an exception for one user is an edit of the file.
+// it says there, so that an exception for one user is an edit of the file. What operators
+// set by hand (redislimits) is over either.
 type NamedTiers struct {
 	File FileTiers
 	Name NameFunc // a Query, a function, or the Cache.Name of either
@@ -29,9 +32,11 @@ type NamedTiers struct {
 // returns no name, has the default tier as well, with an error.
 func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 	set := n.File.currentSet()
-	fromFile := n.File.tierFrom(set.User(user))
-	// An exception in the file counts at once, whatever the database says, and needs none.
-	if set.NamesUser(user) {
+	key := keyIn(set, user)
+	fromFile := n.File.tierFrom(set.User(key))
+	override, byHand := set.OverrideOf(key)
+	// An exception counts at once, whatever the database says, and needs none.
+	if set.NamesUser(key) || byHand && override.NamesTier() {
 		return fromFile, nil
 	}
 	// A worker waits for the answer before each job.
@@ -51,8 +56,37 @@ func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 		unknown := fmt.Errorf("tier %q is not in the limit file (valid: %s)", name, strings.Join(set.TierNames(), ", "))
 		return fromFile, errors.Join(err, unknown)
 	}
-	return n.File.tierFrom(l), err
+	tier := n.File.tierFrom(l)
+	if byHand {
+		tier.Limits = overriddenLimits(tier.Limits, fromFile.Limits, set.User(key).Jobs(), set.FromFile(key).Limits.Jobs())
+	}
+	return tier, err
 }
+
+// overriddenLimits are a tier's with what an operator set by hand over them: what of the
+// user's limits in the set is not what the file says of the user.
+func overriddenLimits(tier, user Limits, inForce, inFile limits.Jobs) Limits {
+	if inForce.Source == limits.OfUser {
+		tier.Total = user.Total
+		// As in the file: "unlimited" takes the limits of queues away, too.
+		if inForce.Total == 0 {
+			tier.Queues = nil
+		}
+	}
+	for queue, n := range user.Queues {
+		if inFile.Queues[queue] == n {
+			continue
+		}
+		if tier.Queues == nil {
+			tier.Queues = map[string]int{}
+		}
+		tier.Queues[queue] = n
+	}
+	return tier
+}
+
+// InForce is that of the file.
+func (n NamedTiers) InForce() string { return n.File.InForce() }
 
 // Row is what *sql.Row and pgx.Row are.
 type Row interface{ Scan(dest ...any) error }
