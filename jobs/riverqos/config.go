@@ -40,7 +40,9 @@ type Config struct {
 	Slots jobs.Slots
 	// Tiers know the users' limits. One below 1 counts as 1. They have to mind their
 	// context: an insert, and each thousand users of a sweep, wait up to 2 s for
-	// answers that do not come, and then take what comes at once.
+	// answers that do not come, and then take what comes at once. If they have a method
+	// InForce() string, as jobs.FileTiers do, and it returns another text, a sweep follows
+	// at once: it is asked ten times a second.
 	Tiers jobs.Tiers
 	// User finds the user of a job.
 	User UserFunc

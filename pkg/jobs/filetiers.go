@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"sync"
@@ -19,9 +20,9 @@ const Unlimited = math.MaxInt32
 // user needs no entry, for one that has none has the default tier. It is safe for
 // concurrent use if Set is.
 type FileTiers struct {
-	// Set returns what the limit file says now, such as LimitFile.Set. If it is nil, or
-	// returns nil, the tiers are free (the default), pro, pro_plus and enterprise with
-	// the numbers they have if a file does not say.
+	// Set returns what the limit file says now, such as LimitFile.Set, or the Set of
+	// redislimits. If it is nil, or returns nil, the tiers are free (the default), pro,
+	// pro_plus and enterprise with the numbers they have if a file does not say.
 	Set func() *limits.Set
 
 	// Totals, by the name of a tier, replace how many jobs its users may run at a time:
@@ -31,7 +32,16 @@ type FileTiers struct {
 
 // Tier returns the tier of a user. It never fails.
 func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
-	return f.tierFrom(f.currentSet().User(user), Record{}), nil
+	set := f.currentSet()
+	return f.tierFrom(set.User(keyIn(set, user))), nil
+}
+
+// InForce names what the tiers are now, not counting Totals: it is another text when an edit,
+// an override or its end may have changed one.
+func (f FileTiers) InForce() string {
+	set := f.currentSet()
+	// The version says what the file is, and the next end which of its overrides are over.
+	return set.Version() + " " + set.Expires().String()
 }
 
 // currentSet is the set in use, without what has expired.
@@ -45,10 +55,23 @@ func (f FileTiers) currentSet() *limits.Set {
 	return withoutFile()
 }
 
-// tierFrom is what the limits of a user, or of a tier, say of jobs, with what a record of
-// the user says in its place.
-func (f FileTiers) tierFrom(l *limits.Limits, own Record) Tier {
-	j := own.over(l.Jobs())
+// keyIn is the key by which a set knows a user.
+func keyIn(set *limits.Set, user string) string {
+	// With secrets Key takes a name, which a user's key nearly always is: the others are hashes, which
+	// cannot be made into hidden keys.
+	if set.Secrets() == nil {
+		return user
+	}
+	return set.Key(user)
+}
+
+// tierFrom is what the limits of a user, or of a tier, say of jobs, with what each record says
+// in place of the one before.
+func (f FileTiers) tierFrom(l *limits.Limits, own ...Record) Tier {
+	j := l.Jobs()
+	for _, record := range own {
+		j = record.over(j)
+	}
 	t := Tier{Name: l.Tier, Class: Class(j.Class), Limits: Limits{Total: Unlimited}}
 	// Off, or a dry run: slots are counted and shown, and never run out.
 	if j.Mode != limits.Enforce {
@@ -62,20 +85,17 @@ func (f FileTiers) tierFrom(l *limits.Limits, own Record) Tier {
 	if n, ok := f.Totals[l.Tier]; ok && j.Source != limits.OfUser {
 		t.Limits.Total = n
 	}
+	t.Limits.EachQueue = j.Queues[limits.All]
 	for service, n := range j.Queues {
 		switch {
-		case service == limits.All:
-			t.Limits.EachQueue = n
+		case service == limits.All, n == 0 && t.Limits.EachQueue == 0:
 			continue
 		case t.Limits.Queues == nil:
 			// One of its own: the set is shared, and a caller may change what it gets.
 			t.Limits.Queues = make(map[string]int, len(j.Queues))
 		}
-		if n == 0 {
-			// By name, or the limit of each queue would be that of this one.
-			n = Unlimited
-		}
-		t.Limits.Queues[service] = n
+		// One without a limit is there by name, or the limit of each queue would be its own.
+		t.Limits.Queues[service] = cmp.Or(n, Unlimited)
 	}
 	return t
 }

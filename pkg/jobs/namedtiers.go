@@ -1,16 +1,20 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // NamedTiers are tiers of a limit file whose users are in a database, or wherever Record
 // looks. Users whom the file itself names, by name, by a pattern or as exempt, have what
-// it says there, so that an exception for one user is an edit of the file.
+// it says there, so that an exception for one user is an edit of the file. What operators
+// set by hand (redislimits) is over either.
 type NamedTiers struct {
 	File   FileTiers
 	Record RecordFunc // a Query, a QueryRecord, a function, or the Cache.Record of one of them
@@ -25,10 +29,12 @@ type NamedTiers struct {
 // record, has the default tier as well, with an error.
 func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 	set := n.File.currentSet()
-	l := set.User(user)
-	// An exception in the file counts at once, whatever the database says, and needs none.
-	if set.NamesUser(user) {
-		return n.File.tierFrom(l, Record{}), nil
+	key := keyIn(set, user)
+	l := set.User(key)
+	override, overridden := set.OverrideOf(key)
+	// An exception counts at once, whatever the database says, and needs none.
+	if set.NamesUser(key) || overridden && override.NamesTier() {
+		return n.File.tierFrom(l), nil
 	}
 	// A worker waits for the answer before each job.
 	ctx, cancel := context.WithTimeout(ctx, orDefault(n.Timeout, 2*time.Second))
@@ -48,9 +54,37 @@ func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 			l = named
 		}
 	}
+	own := []Record{record}
+	if overridden {
+		own = append(own, byHand(set.User(key).Jobs(), set.FromFile(key).Limits.Jobs(), record.over(l.Jobs())))
+	}
 	// Also without a record: a new user needs no set-up.
-	return n.File.tierFrom(l, record), err
+	return n.File.tierFrom(l, own...), err
 }
+
+// byHand is what an operator set of a user's jobs: what is in force, and is not what the file
+// says of the user. It goes over what the user's record says.
+func byHand(inForce, inFile, recorded limits.Jobs) Record {
+	own := Record{Queues: map[string]int{}}
+	if inForce.Source == limits.OfUser {
+		own.Total = cmp.Or(inForce.Total, Unlimited)
+		// As in the file: "unlimited" takes the limits of queues away, too.
+		if inForce.Total == 0 {
+			for service := range recorded.Queues {
+				own.Queues[service] = Unlimited
+			}
+		}
+	}
+	for service, n := range inForce.Queues {
+		if was, ok := inFile.Queues[service]; !ok || was != n {
+			own.Queues[service] = cmp.Or(n, Unlimited)
+		}
+	}
+	return own
+}
+
+// InForce is that of the file.
+func (n NamedTiers) InForce() string { return n.File.InForce() }
 
 func orDefault(d, zero time.Duration) time.Duration {
 	if d == 0 {

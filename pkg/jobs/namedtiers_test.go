@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 func TestNamedTiers(t *testing.T) {
@@ -53,6 +55,47 @@ func TestNamedTiers(t *testing.T) {
 				t.Errorf("Tier(%s) = %v, want %s", tt.user, err, tt.err)
 			}
 		})
+	}
+}
+
+// What an operator sets by hand is over the tier of the database, or in place of it if it names one.
+func TestNamedTiersWithOverrides(t *testing.T) {
+	analysis := map[string]int{"analysis": 1}
+	override := func(user, fields string, until time.Duration) limits.Override {
+		return limits.Override{User: user, Limits: []byte(fields), Reason: "launch", Since: time.Now(), Until: time.Now().Add(until)}
+	}
+	set, refused := limitfile.WithOverrides(setOf(t, tiersFile)(), []limits.Override{
+		override("paul", `{"jobs":10}`, time.Hour), override("zoe", `{"jobs":4}`, time.Hour), override("down", `"free"`, time.Hour),
+		override("trial", `{"tier":"pro"}`, time.Hour), override("over", `{"jobs":10}`, time.Nanosecond), override("alice", `{"jobs":8}`, time.Hour),
+		override("quin", `{"jobs":{"queues":{"analysis":2,"specview":1}}}`, time.Hour), override("lou", `{"jobs":"unlimited"}`, time.Hour), override("kim", `{"jobs":{"queues":{"specview":1}}}`, time.Hour),
+		override("other", `{"concurrent":8}`, time.Hour),
+	})
+	if len(refused) > 0 {
+		t.Fatal(refused)
+	}
+	names := map[string]string{"paul": "pro", "down": "pro", "trial": "enterprise", "over": "pro", "quin": "pro", "lou": "pro", "kim": "enterprise", "alice": "enterprise", "other": "pro"}
+	tiers := jobs.NamedTiers{
+		File:   jobs.FileTiers{Set: func() *limits.Set { return set }},
+		Record: func(_ context.Context, user string) (jobs.Record, error) { return jobs.Record{Tier: names[user]}, nil },
+	}
+	for user, want := range map[string]jobs.Tier{
+		"paul":  tier("pro", jobs.Priority, 10, analysis),
+		"quin":  tier("pro", jobs.Priority, 4, map[string]int{"analysis": 2, "specview": 1}),
+		"lou":   tier("pro", jobs.Priority, jobs.Unlimited, nil),
+		"kim":   tier("enterprise", jobs.Priority, jobs.Unlimited, map[string]int{"specview": 1}),
+		"zoe":   tier("free", jobs.Default, 4, nil),
+		"down":  tier("free", jobs.Default, 1, nil),
+		"trial": tier("pro", jobs.Priority, 4, analysis),
+		"over":  tier("pro", jobs.Priority, 4, analysis),
+		"other": tier("pro", jobs.Priority, 4, analysis),
+	} {
+		got, err := tiers.Tier(t.Context(), user)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("Tier(%s) = %v (-want +got):\n%s", user, err, diff)
+		}
+	}
+	if got, _ := tiers.Tier(t.Context(), "alice"); got.Name != "pro" || got.Limits.Total != 8 {
+		t.Errorf("Tier(alice) = %+v, want the file's tier pro and the 8 jobs by hand", got)
 	}
 }
 

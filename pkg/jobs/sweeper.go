@@ -20,6 +20,9 @@ const (
 	// failure may be about that user alone, so the sweep goes on with the others; so many in
 	// a row mean that the Slots or the queue itself fail.
 	maxUserFailures = 3
+	// tiersInterval is the time between two looks whether the tiers are others. By those of a
+	// raised limit jobs start with the next sweep, which an operator should not wait for.
+	tiersInterval = time.Second / 10
 )
 
 // sweeper repairs what crashes and lost messages left behind. One process of a queue sweeps at
@@ -28,6 +31,7 @@ type sweeper struct {
 	*runnerParts
 	waker   *waker
 	process string
+	inForce string // the tiers by which it sweeps, or swept last
 }
 
 // runSweeps sweeps whenever it is this process's turn, until the context ends.
@@ -42,17 +46,28 @@ func (s *sweeper) runSweeps(ctx context.Context) {
 	}
 }
 
-// waitForNext waits for about the time between two sweeps. It differs, so that workers that
-// started together do not all ask for their turn at once.
+// waitForNext waits for about the time between two sweeps, or until the tiers are others. It
+// differs, so that workers that started together do not all ask for their turn at once.
 func (s *sweeper) waitForNext(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(s.cfg.SweepInterval - rand.N(s.cfg.SweepInterval/4+1)):
+	next := time.NewTimer(s.cfg.SweepInterval - rand.N(s.cfg.SweepInterval/4+1))
+	defer next.Stop()
+	look := time.NewTicker(tiersInterval)
+	defer look.Stop()
+	for s.tiers.inForce() == s.inForce {
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+			return
+		case <-look.C:
+		}
 	}
 }
 
 // takeTurn sweeps for as long as it is this process's turn.
 func (s *sweeper) takeTurn(ctx context.Context) error {
+	// Also where another process sweeps, or each look would find the change anew.
+	s.inForce = s.tiers.inForce()
 	turn := s.turn()
 	// Another process sweeps, for all.
 	if granted, err := turn.take(ctx); err != nil || !granted {
@@ -80,6 +95,8 @@ func (s *sweeper) takeTurn(ctx context.Context) error {
 // own, so that a sweep over many users does not fail for its length.
 func (s *sweeper) sweepAgain(ctx context.Context) error {
 	for n := 0; ctx.Err() == nil; n++ {
+		// Before it asks for any tier: a change in the course of the sweep is for the next one.
+		s.inForce = s.tiers.inForce()
 		// With an error the turn is given up: another process may reach what this one cannot.
 		if err := s.reserveFreeSlots(ctx); err != nil {
 			return err

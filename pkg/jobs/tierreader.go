@@ -13,6 +13,14 @@ type tierReader struct {
 	failures *failureLog
 }
 
+// inForce names what the tiers are now, for those that say it (see FileTiers.InForce).
+func (r *tierReader) inForce() string {
+	if tiers, ok := r.tiers.(interface{ InForce() string }); ok {
+		return tiers.InForce()
+	}
+	return ""
+}
+
 // usable raises limits below 1, which no Slots take: jobs are never rejected.
 func usable(tier Tier) Tier {
 	tier.Limits.Total = max(tier.Limits.Total, 1)
