@@ -31,7 +31,8 @@ type FileTiers struct {
 
 // Tier returns the tier of a user. It never fails.
 func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
-	return f.tierFrom(f.currentSet().User(user), Record{}), nil
+	set := f.currentSet()
+	return f.tierFrom(set, user, set.User(user), Record{}), nil
 }
 
 // currentSet is the set in use, without what has expired.
@@ -45,11 +46,15 @@ func (f FileTiers) currentSet() *limits.Set {
 	return withoutFile()
 }
 
-// tierFrom is what the limits of a user, or of a tier, say of jobs, with what a record of
-// the user says in its place.
-func (f FileTiers) tierFrom(l *limits.Limits, own Record) Tier {
+// tierFrom is what the limits of a user, or of the user's tier, say of jobs, with what a record
+// of the user says in its place.
+func (f FileTiers) tierFrom(set *limits.Set, user string, l *limits.Limits, own Record) Tier {
 	j := own.over(l.Jobs())
-	t := Tier{Name: l.Tier, Class: Class(j.Class), Limits: Limits{Total: Unlimited}}
+	t := Tier{Name: l.Tier, Class: Class(set.QueueClass(j.Class, l.Tier, user)), Limits: Limits{Total: Unlimited}}
+	// Named only where it is not that of all users, as in the zero Tier.
+	if class := Class(set.QueueClass(limits.ScheduledQueues, l.Tier, user)); class != Scheduled {
+		t.Scheduled = class
+	}
 	// Off, or a dry run: slots are counted and shown, and never run out.
 	if j.Mode != limits.Enforce {
 		return t

@@ -28,7 +28,7 @@ func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 	l := set.User(user)
 	// An exception in the file counts at once, whatever the database says, and needs none.
 	if set.NamesUser(user) {
-		return n.File.tierFrom(l, Record{}), nil
+		return n.File.tierFrom(set, user, l, Record{}), nil
 	}
 	// A worker waits for the answer before each job.
 	ctx, cancel := context.WithTimeout(ctx, orDefault(n.Timeout, 2*time.Second))
@@ -49,7 +49,7 @@ func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 		}
 	}
 	// Also without a record: a new user needs no set-up.
-	return n.File.tierFrom(l, record), err
+	return n.File.tierFrom(set, user, l, record), err
 }
 
 func orDefault(d, zero time.Duration) time.Duration {

@@ -65,7 +65,8 @@ func hiddenSource(s *limits.Set, secrets *limits.Secrets) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	// Users follow behind the rest, by key. Whoever parses it has no other files.
-	removeEntries(top, "users", "users_from")
+	// Workers of jobs read the file itself, which is why those for users can go, too.
+	removeEntries(top, "users", "users_from", "workers")
 	// Free text of people, who may have written for whom the tier is.
 	for _, tier := range children(lookup(top, "tiers")) {
 		removeEntries(tier, "comment")
