@@ -17,6 +17,9 @@ tiers:
 users:
   alice: {tier: pro, concurrent: 60, comment: launch}
   acme: {tier: tenant, jobs: {queues: {csv: 3, sync: unlimited}}}
+workers:
+  pro: {priority: 4, scheduled: 1}
+  users: {alice: {priority: 2}}
 `))
 	if err != nil {
 		panic(err)
@@ -33,6 +36,8 @@ users:
 	// Output:
 	// user alice: limits.yaml:8, of tier pro (limits.yaml:5)
 	//   comment: launch
+	//   priority jobs have workers of their own, in the queues SERVICE_priority-user-alice, for user alice (limits.yaml:12)
+	//   scheduled jobs have workers of their own, in the queues SERVICE_scheduled-pro, for tier pro (limits.yaml:11)
 	//   requests.GET  100/s     tier pro, limits.yaml:5
 	//   requests.PUT  50/s      tier pro, limits.yaml:5
 	//   concurrent    60        override, limits.yaml:8

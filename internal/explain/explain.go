@@ -130,6 +130,9 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 	if line := terms.DescribeAddresses(set.AddressLimits()); line != "" {
 		a.notes = append(a.notes, "beside these limits, each address at each HAProxy: "+line)
 	}
+	if endpoint == "" {
+		a.notes = append(a.notes, terms.DedicatedTo(set, l.Tier, limits.KeyOf(user), file)...)
+	}
 	// Workers of jobs keep to their limits, be they stated or not. Jobs have none over all
 	// endpoints together.
 	all := terms.TermsWithJobs(l, l.Tier != limits.ExemptTier && endpoint != limits.All)

@@ -2,6 +2,7 @@ package terms
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -93,7 +94,49 @@ func Builtin(name, tier, defaultTier string, all []Term) (source string, ok bool
 	return "not stated", true
 }
 
-// Workers says how many a service's queues have.
-func Workers(q limits.Queue) string {
-	return fmt.Sprintf("%d priority, %d default, %d scheduled", q.Priority, q.Default, q.Scheduled)
+// Workers says of each service, and of each tier and user with workers of their own, what they
+// are called in a sentence and how many there are, in the order of the set.
+func Workers(set *limits.Set) iter.Seq2[string, string] {
+	return func(yield func(of, number string) bool) {
+		for _, q := range set.Queues() {
+			if !yield("queues of "+q.Service, fmt.Sprintf("%d priority, %d default, %d scheduled", q.Priority, q.Default, q.Scheduled)) {
+				return
+			}
+		}
+		for _, d := range set.Dedicated() {
+			if !yield("workers for "+whom(d)+" alone", dedicated(d)+" in the queues of each service") {
+				return
+			}
+		}
+	}
+}
+
+// DedicatedTo says which workers take the jobs of a user with a key and no others, with the
+// line of a file that says so, once for each class of queues.
+func DedicatedTo(set *limits.Set, tier, key, file string) (all []string) {
+	for _, class := range []string{limits.PriorityQueues, limits.DefaultQueues, limits.ScheduledQueues} {
+		for _, d := range set.Dedicated() {
+			if _, ok := d.Workers()[set.QueueClass(class, tier, key)]; ok {
+				all = append(all, fmt.Sprintf("%s jobs have workers of their own, in the queues SERVICE_%s, for %s (%s:%d)", class, set.QueueClass(class, tier, key), whom(d), file, d.Line))
+			}
+		}
+	}
+	return all
+}
+
+func whom(d limits.Dedicated) string {
+	if d.User != "" {
+		return "user " + d.User
+	}
+	return "tier " + d.Tier
+}
+
+func dedicated(d limits.Dedicated) string {
+	var parts []string
+	for _, class := range []string{limits.PriorityQueues, limits.DefaultQueues, limits.ScheduledQueues} {
+		if n := d.Of(class); n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, class))
+		}
+	}
+	return strings.Join(parts, ", ")
 }

@@ -209,7 +209,8 @@ func (r *rig) startWorker(options ...option) {
 		r.Fatal(err)
 	}
 	r.fair.SetCountTimeout(proctest.Patience) // or what a slow machine does not count is not held back
-	rcfg.Middleware = r.fair.Middleware()
+	// A test's own comes first, and is told what River is.
+	rcfg.Middleware = append(rcfg.Middleware, r.fair.Middleware()...)
 	if r.client, err = river.NewClient(riverpgxv5.New(r.pool), rcfg); err != nil {
 		r.Fatal(err)
 	}

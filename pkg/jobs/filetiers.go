@@ -33,7 +33,8 @@ type FileTiers struct {
 // Tier returns the tier of a user. It never fails.
 func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
 	set := f.currentSet()
-	return f.tierFrom(set.User(keyIn(set, user))), nil
+	key := keyIn(set, user)
+	return f.tierFrom(set, key, set.User(key)), nil
 }
 
 // InForce names what the tiers are now, not counting Totals: it is another text when an edit,
@@ -65,14 +66,18 @@ func keyIn(set *limits.Set, user string) string {
 	return set.Key(user)
 }
 
-// tierFrom is what the limits of a user, or of a tier, say of jobs, with what each record says
-// in place of the one before.
-func (f FileTiers) tierFrom(l *limits.Limits, own ...Record) Tier {
+// tierFrom is what the limits of the user with a key, or of the user's tier, say of jobs, with
+// what each record says in place of the one before.
+func (f FileTiers) tierFrom(set *limits.Set, key string, l *limits.Limits, own ...Record) Tier {
 	j := l.Jobs()
 	for _, record := range own {
 		j = record.over(j)
 	}
-	t := Tier{Name: l.Tier, Class: Class(j.Class), Limits: Limits{Total: Unlimited}}
+	t := Tier{Name: l.Tier, Class: Class(set.QueueClass(j.Class, l.Tier, key)), Limits: Limits{Total: Unlimited}}
+	// Named only where it is not that of all users, as in the zero Tier.
+	if class := Class(set.QueueClass(limits.ScheduledQueues, l.Tier, key)); class != Scheduled {
+		t.Scheduled = class
+	}
 	// Off, or a dry run: slots are counted and shown, and never run out.
 	if j.Mode != limits.Enforce {
 		return t

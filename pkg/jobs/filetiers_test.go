@@ -154,6 +154,35 @@ func TestFileTiersFollowTheFile(t *testing.T) {
 	})
 }
 
+// TestDedicatedWorkers: jobs of who has workers of their own go to the queues of these.
+func TestDedicatedWorkers(t *testing.T) {
+	file := jobs.FileTiers{Set: setOf(t, `version: 1
+default_tier: free
+tiers: {free: {}, enterprise: {}, trial: {jobs: {class: priority}, mode: dry-run}}
+workers: {enterprise: {priority: 10, scheduled: 1}, trial: {priority: 1}, users: {alice: {default: 2}, bob: {priority: 3}}}
+users: {carol: enterprise, dora: trial, bob: enterprise}
+`)}
+	stored := jobs.NamedTiers{File: file, Record: func(context.Context, string) (jobs.Record, error) { return jobs.Record{Tier: "enterprise"}, nil }}
+	for _, tt := range []struct {
+		name, user       string
+		tiers            jobs.Tiers
+		queue, scheduled string
+	}{
+		{"nobody's", "zoe", file, "x_default", "x_scheduled"},
+		{"the user's", "alice", file, "x_default-user-alice", "x_scheduled"},
+		{"the user's before the tier's", "bob", file, "x_priority-user-bob", "x_scheduled-enterprise"},
+		{"the tier's", "carol", file, "x_priority-enterprise", "x_scheduled-enterprise"},
+		{"in a dry run", "dora", file, "x_priority-trial", "x_scheduled"},
+		{"of a tier from elsewhere", "zoe", stored, "x_priority-enterprise", "x_scheduled-enterprise"},
+		{"not the user's of another class", "alice", stored, "x_priority-enterprise", "x_scheduled-enterprise"},
+	} {
+		tier, err := tt.tiers.Tier(t.Context(), tt.user)
+		if queue, scheduled := jobs.Route("x", tier, false), jobs.Route("x", tier, true); queue != tt.queue || scheduled != tt.scheduled || err != nil {
+			t.Errorf("%s: %s's jobs go to %s and %s, %v, want %s and %s", tt.name, tt.user, queue, scheduled, err, tt.queue, tt.scheduled)
+		}
+	}
+}
+
 // TestTiersAreTheCallers: what somebody does to a tier's limits is nobody else's.
 func TestTiersAreTheCallers(t *testing.T) {
 	f := jobs.FileTiers{Set: setOf(t, tiersFile)}

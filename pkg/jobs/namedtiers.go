@@ -34,7 +34,7 @@ func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 	override, overridden := set.OverrideOf(key)
 	// An exception counts at once, whatever the database says, and needs none.
 	if set.NamesUser(key) || overridden && override.NamesTier() {
-		return n.File.tierFrom(l), nil
+		return n.File.tierFrom(set, key, l), nil
 	}
 	// A worker waits for the answer before each job.
 	ctx, cancel := context.WithTimeout(ctx, orDefault(n.Timeout, 2*time.Second))
@@ -59,7 +59,7 @@ func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 		own = append(own, byHand(set.User(key).Jobs(), set.FromFile(key).Limits.Jobs(), record.over(l.Jobs())))
 	}
 	// Also without a record: a new user needs no set-up.
-	return n.File.tierFrom(l, own...), err
+	return n.File.tierFrom(set, key, l, own...), err
 }
 
 // byHand is what an operator set of a user's jobs: what is in force, and is not what the file

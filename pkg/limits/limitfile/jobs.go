@@ -17,7 +17,7 @@ const maxServices = 256
 // client.go: at most 64 bytes), with the longest class, _scheduled, behind it.
 const (
 	servicePattern = `^[a-z0-9]+([_-][a-z0-9]+)*$`
-	maxService     = 64 - len("_scheduled")
+	maxService     = maxQueue - len("_scheduled")
 )
 
 var serviceForm = regexp.MustCompile(servicePattern)

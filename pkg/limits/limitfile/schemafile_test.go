@@ -78,6 +78,7 @@ func schemaFile() *schema {
 				"The names of the frontends that have limits of their own, in which users are counted apart.", []string{"uploads", "api"}),
 			"classes": schemaClasses(),
 			"queues":  schemaQueues(),
+			"workers": schemaDedicated(),
 			"exempt":  schemaExempt(),
 			"failed_auth": {
 				Title: "Failed authentication", Description: "At each HAProxy: how many answers 401 or 403 of the origin a client's address (IPv6: its /64) may cause before it is refused. HAProxy must be written (sluice haproxy) and reloaded to know it.",
@@ -249,6 +250,26 @@ func schemaQueues() *schema {
 			},
 		}},
 		Examples: []any{json.RawMessage(`{"analysis":{"priority":5,"default":3,"scheduled":2},"specview":[3,2,1]}`)},
+	}
+}
+
+// schemaDedicated describes the workers that tiers and users have for themselves.
+func schemaDedicated() *schema {
+	dedicated := func() *schema {
+		properties := map[string]*schema{}
+		for _, class := range dedicatedFields.names() {
+			properties[class] = &schema{Title: "Workers of the " + class + " queues", Description: "A whole number from 1; left out, these jobs go to the queues of everybody.", Type: "integer", Minimum: number(1), Maximum: number(limits.MaxWorkers), Examples: []any{10}}
+		}
+		return &schema{Type: "object", MinProperties: jsonschema.Ptr(1), AdditionalProperties: nothing(), Properties: properties}
+	}
+	return &schema{
+		Title: "Dedicated workers", Description: "How many workers a process has, in the queues of each service, for the jobs of a tier alone, or, under users, of a user alone. A name is of a-z and 0-9, with single _ or - between them.",
+		Type: "object", PropertyNames: &schema{Pattern: dedicatedPattern},
+		AdditionalProperties: dedicated(),
+		Properties: map[string]*schema{
+			workersForUsers: {Title: "Users", Description: "The same of users, by name.", Type: "object", PropertyNames: &schema{Pattern: dedicatedPattern}, AdditionalProperties: dedicated()},
+		},
+		Examples: []any{json.RawMessage(`{"enterprise":{"priority":10},"users":{"alice":{"default":2}}}`)},
 	}
 }
 
