@@ -84,7 +84,7 @@ func storedNumber(number string) (string, bool) {
 // userKey is the limit file's key of a job's user, or "".
 func (r *resources) userKey(kind string, args, metadata []byte) string {
 	user, ok := r.cfg.User(kind, args, metadata)
-	if !ok || user == "" {
+	if !ok {
 		return ""
 	}
 	return jobs.UserKey(user)

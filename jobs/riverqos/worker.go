@@ -45,11 +45,8 @@ func (w *worker) workInSlot(ctx context.Context, row *rivertype.JobRow, doInner 
 func (w *worker) attempt(user string, row *rivertype.JobRow, marks jobMarks) jobs.Attempt {
 	try := jobs.Attempt{
 		User: user, ID: w.names.slotsID(row.ID), Queue: row.Queue,
+		Since: marks.runnableSince(row.ScheduledAt), Retry: row.Attempt > 1,
 		Delayed: func(context.Context) bool { return marks.Delayed },
-	}
-	// The waits of later attempts are River's: they would hide how long users wait for slots.
-	if row.Attempt <= 1 {
-		try.Since = marks.runnableSince(row.ScheduledAt)
 	}
 	// With the id it names the attempt: River keeps the row when it tries the job again.
 	ended := attempt{id: row.ID}

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -19,6 +20,8 @@ const (
 	// given back then is free when its lease is over.
 	lastReleaseTimeout = time.Second
 )
+
+var errUnreleased = fmt.Errorf("%d slots could not be given back yet", maxUnreleased)
 
 // releaser gives slots back when attempts end, and what became free to the next jobs.
 type releaser struct {
@@ -65,9 +68,11 @@ func (r *releaser) releaseLater(ended claimed) {
 	ended.leaseUntil = time.Now().Add(r.cfg.Lease)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.unreleased) < maxUnreleased {
-		r.unreleased = append(r.unreleased, ended)
+	if len(r.unreleased) >= maxUnreleased {
+		r.failures.report("release", "a slot is left to its lease, because too many are to be given back", errUnreleased)
+		return
 	}
+	r.unreleased = append(r.unreleased, ended)
 }
 
 // runReleases gives slots back whose release failed, until their leases are over.

@@ -272,8 +272,11 @@ func classLabel(queue string) string {
 }
 
 // UserKey is the limit file's key of a user's name: limits.Key, and for a name that is not UTF-8 the
-// form of it that hides names, because PostgreSQL would refuse such a name.
+// form of it that hides names, because PostgreSQL would refuse such a name. "" is no user, and has none.
 func UserKey(name string) string {
+	if name == "" {
+		return ""
+	}
 	if utf8.ValidString(name) {
 		return limits.Key(name)
 	}

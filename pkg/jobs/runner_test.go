@@ -379,6 +379,9 @@ func TestUnreleasedSlotsAreBounded(t *testing.T) {
 	if got := len(runner.releaser.unreleased); got != maxUnreleased {
 		t.Errorf("%d slots are to be given back, want %d", got, maxUnreleased)
 	}
+	if got := testutil.ToFloat64(runner.metrics.Errors.WithLabelValues("release")); got != 5 {
+		t.Errorf("%v slots are counted as left to their leases, want 5", got)
+	}
 }
 
 func TestRunnerConfig(t *testing.T) {

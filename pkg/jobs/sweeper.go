@@ -73,11 +73,11 @@ func (s *sweeper) takeTurn(ctx context.Context) error {
 	if granted, err := turn.take(ctx); err != nil || !granted {
 		return err
 	}
+	// After the last renewal, which would begin the turn anew.
+	defer turn.end()
 	if s.cfg.AfterSweeps != nil {
 		defer s.cfg.AfterSweeps()
 	}
-	// After the last renewal, which would begin the turn anew.
-	defer turn.end()
 	ctx, lose := context.WithCancelCause(ctx)
 	var keeping sync.WaitGroup
 	defer keeping.Wait()

@@ -36,8 +36,10 @@ type Attempt struct {
 	Queue string // its queue: {service}_{class}, or any other name
 
 	// Since is from when on the job could have run, for the metric of waits. The zero time is not
-	// counted: it is not known, or the attempt is a later one, whose wait is the job queue's.
+	// known, and not counted. Neither are the waits of later attempts (Retry), which are the job
+	// queue's: they would hide how long users wait for slots.
 	Since time.Time
+	Retry bool
 	// Delayed reports whether the job had to wait for a slot before, so that each is counted
 	// once. It is called when a slot is refused. nil is no.
 	Delayed func(context.Context) bool
@@ -115,7 +117,7 @@ func (r *Runner) runInSlot(ctx context.Context, try claimed, asked time.Time, do
 		r.releaser.finish(context.WithoutCancel(jobContext), try)
 		cancel(nil)
 	}()
-	if !try.Since.IsZero() {
+	if !try.Since.IsZero() && !try.Retry {
 		r.metrics.Waits.WithLabelValues(try.tier.Name, classLabel(try.Queue)).Observe(max(0, time.Since(try.Since).Seconds()))
 	}
 	err := r.runCounted(jobContext, try, do)

@@ -2,13 +2,13 @@ package redisslots
 
 import (
 	"context"
+	"crypto/sha1"
 	_ "embed"
 	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
@@ -20,7 +20,7 @@ var source string
 var script = redis.NewScript(source)
 
 const (
-	// shards is the same in every process, for a user is to be in one of them.
+	// shards is the same in every process, for a user is to be in one of them: see shardOf.
 	shards = 16
 	// ttl is how long a user's slots are kept after they are over, and a user's line after
 	// the last call about that user.
@@ -251,8 +251,9 @@ func micros(d time.Duration) int64 {
 	return int64((min(d, 100*365*24*time.Hour) + time.Microsecond - 1) / time.Microsecond)
 }
 
-// shardOf is the same in all processes, whatever they are written in.
-func shardOf(user string) int { return int(xxhash.Sum64String(user) % shards) }
+// shardOf is the same in all processes, whatever they are written in: the first digit of the hexadecimal SHA-1, which every
+// language and shell has.
+func shardOf(user string) int { return int(sha1.Sum([]byte(user))[0] >> 4) }
 
 // hashTag names a shard in as many bytes as any other.
 func hashTag(shard int) string { return "{" + strconv.Itoa(shard+100) + "}" }

@@ -98,7 +98,7 @@ func TestKeysExpire(t *testing.T) {
 			}
 		}
 	}
-	const slot, line, places, waiting = "sluice:jobs:{109}:slots:alice", "sluice:jobs:{109}:line:alice", "sluice:jobs:{109}:places:alice", "sluice:jobs:{109}:waiting"
+	const slot, line, places, waiting = "sluice:jobs:{105}:slots:alice", "sluice:jobs:{105}:line:alice", "sluice:jobs:{105}:places:alice", "sluice:jobs:{105}:waiting"
 	acquire("1", most)
 	keys("held", most, slot)
 	acquire("2", time.Minute)
