@@ -40,7 +40,7 @@ func TestJobs(t *testing.T) {
 		b.await("what is said of "+user, want+`.test(`+cells(user)+`)`, cells(user))
 	}
 	b.awaitText("#jobs-count", "2")
-	b.awaitText("#jobs-problems", "Worker "+away+" does not answer: nothing listens at "+away)
+	b.awaitText("#jobs-problems", "No answer of worker "+away+": nothing listens at "+away)
 	b.check("jobs in the dark")
 	eval[bool](b, `(document.getElementById("jobs").scrollIntoView(), true)`)
 	b.shoot("jobs-dark")

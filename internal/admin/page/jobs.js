@@ -23,7 +23,7 @@ const table = new List(body, {
       tier: cell("Tier", "tier"),
       running: cell("Running", "number"),
       waiting: cell("Waiting", "number"),
-      since: cell("Since", "number"),
+      since: cell("Waiting since", "number"),
       held: cell("Held by", "held"),
     };
     part.node = el("tr", { role: "row" }, el("th", { scope: "row", role: "rowheader" }, link), part.tier, part.running, part.waiting, part.since, part.held);
@@ -55,7 +55,7 @@ function showJobs(answer) {
   show($("jobs-table"), answer.users.length > 0);
   text($("jobs-count"), exact(answer.found) + (answer.partial ? " or more" : ""));
   const away = answer.workers.filter((w) => w.problem);
-  $("jobs-problems").replaceChildren(...away.map((w) => el("li", {}, el("strong", {}, `Worker ${shown(w.address)} does not answer: `), shorten(shown(w.problem), 400))));
+  $("jobs-problems").replaceChildren(...away.map((w) => el("li", {}, el("strong", {}, `No answer of worker ${shown(w.address)}: `), shorten(shown(w.problem), 400))));
   const notes = [];
   if (away.length > 0) notes.push("Jobs that only workers without an answer know are missing.");
   if (answer.users.length === 0 && away.length < answer.workers.length) notes.push("No job runs or waits.");
