@@ -103,6 +103,30 @@ func TestUsersWithJobs(t *testing.T) {
 	})
 }
 
+// Slots that jobs of another database have, or that are reserved, hold a user's jobs, and do not run here.
+func TestUsersWhoseSlotsAreElsewhere(t *testing.T) {
+	r := start(t, func(c *riverqos.Config, _ *river.Config) { *c = c.SweptEvery(time.Hour) })
+	proctest.Eventually(t, "the only sweep is over", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
+	two := jobs.Limits{Total: 2}
+	r.tiers.set("ann", two)
+	ids := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	elsewhere := jobs.Claim{Job: jobs.Job{User: "ann", ID: "elsewhere.7", Queue: "slow"}, Holder: "another worker"}
+	if verdict, err := r.slots.Acquire(t.Context(), elsewhere, two, time.Hour, false); err != nil || !verdict.Granted {
+		t.Fatalf("Acquire() = %+v, %v, want a slot", verdict, err)
+	}
+	late := r.insert(1, task{User: "ann"}, "fast_default")
+	r.inLine("ann", 1)
+	r.explain(late[0], "parked")
+	want := jobs.UserJobs{User: "ann", Tier: "pro", Running: ids, Waiting: 1, Oldest: r.waiting(late[0]), Held: &jobs.HeldBy{Max: 2}}
+	r.lists(1, want)
+	if reserved, err := r.slots.Release(t.Context(), elsewhere, two, time.Hour); err != nil || len(reserved) != 1 {
+		t.Fatalf("Release() = %v, %v, want a slot reserved for the job that waits", reserved, err)
+	}
+	// The list of just now is good for a second: another length asks anew.
+	r.lists(2, want)
+}
+
 // A long backlog of one user is not counted to its end, and the oldest job is found in it all the same:
 // the one that has waited for longest may come last.
 func TestUsersOfALongBacklog(t *testing.T) {

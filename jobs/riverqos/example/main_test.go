@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sluice-qos/sluice/internal/pgserver"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 func TestTheExampleRunsToItsEnd(t *testing.T) {
@@ -69,6 +74,10 @@ func TestTheExampleCountsWhatRuns(t *testing.T) {
 	if got, done := seen.draw(); got != "■▶▶·                         ····" || done {
 		t.Errorf("draw() = %q, %t", got, done)
 	}
+	seen.jobs = 500
+	if got, done := seen.draw(); got != "1 done, 2 run, 497 wait      0 done, 0 run, 500 wait" || done {
+		t.Errorf("draw() of many = %q, %t", got, done)
+	}
 }
 
 func TestTheExampleEndsWhenItIsTold(t *testing.T) {
@@ -79,6 +88,51 @@ func TestTheExampleEndsWhenItIsTold(t *testing.T) {
 	}
 	if !strings.HasSuffix(w.String(), "\nstopped\n") {
 		t.Errorf("it wrote\n%s\nwant an end of stopped", w)
+	}
+}
+
+// An operator who asks it is told who waits, and why.
+func TestTheExampleTellsOperators(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	address := proctest.FreeAddr(t)
+	ended := make(chan error, 1)
+	var out strings.Builder
+	go func() { ended <- runExample(ctx, &out, options{jobs: 5, each: time.Hour, listen: address}) }()
+	read := func(path string, answer any) error {
+		r, err := http.Get("http://" + address + path)
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			return fmt.Errorf("GET %s: %s", path, r.Status)
+		}
+		return json.NewDecoder(r.Body).Decode(answer)
+	}
+	proctest.Eventually(t, "both users' jobs run and wait", func() error {
+		var list jobs.UserList
+		if err := read("/jobs", &list); err != nil {
+			return err
+		}
+		got := ""
+		for _, user := range list.Users {
+			got += fmt.Sprintf("%s %s: %d run, %d wait, held %+v; ", user.User, user.Tier, len(user.Running), user.Waiting, user.Held)
+		}
+		if want := "fred free: 1 run, 4 wait, held &{Service: Max:1}; paula pro: 3 run, 2 wait, held &{Service: Max:3}; "; got != want {
+			return fmt.Errorf("%s, want %s", got, want)
+		}
+		var why jobs.Why
+		if err := read(fmt.Sprintf("/jobs/%d", list.Users[0].Oldest.ID), &why); err != nil {
+			return err
+		}
+		if want := "Its user may run 1 at a time in all, and 1 of their jobs go before it."; why.Reason != want {
+			return fmt.Errorf("the reason is %q, want %q", why.Reason, want)
+		}
+		return nil
+	})
+	cancel()
+	if err := <-ended; err != nil || !strings.Contains(out.String(), "sluice up --jobs-worker "+address) {
+		t.Errorf("run() = %v\n%s", err, &out)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	_ "embed"
 	"errors"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -125,6 +127,24 @@ func (w *worker) startRiver(ctx context.Context) (stop func() error, err error) 
 		err := w.client.StopAndCancel(stopping)
 		end() // behind the client: the slots of its last jobs are given back, and renewed until then
 		return errors.Join(err, <-ended)
+	}, nil
+}
+
+// serve answers operators. It is for this machine alone: the answers name users.
+func (w *worker) serve(address string) (stop func() error, err error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: w.fair.Handler(), ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	return func() error {
+		err := server.Close()
+		if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
+			err = errors.Join(err, served)
+		}
+		return err
 	}, nil
 }
 
