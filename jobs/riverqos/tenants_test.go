@@ -4,10 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/riverqueue/river"
@@ -90,8 +90,8 @@ func TestQueryRecordOnPostgreSQL(t *testing.T) {
 		for driver, record := range map[string]jobs.RecordFunc{"pgx": jobs.QueryRecord(pool.QueryRow, query), "database/sql": jobs.QueryRecord(db.QueryRowContext, query)} {
 			for user, want := range map[string]jobs.Record{"acme": acme, "initech": {Tier: "free"}, "nobody": {}} {
 				got, err := record(t.Context(), user)
-				if diff := cmp.Diff(want, got); diff != "" || err != nil {
-					t.Errorf("%s by %s, of %s: %v (-want +got):\n%s", name, driver, user, err, diff)
+				if err != nil || !reflect.DeepEqual(got, want) {
+					t.Errorf("%s by %s, of %s: %+v, %v, want %+v", name, driver, user, got, err, want)
 				}
 			}
 			if got, err := record(t.Context(), "broken"); err == nil {
@@ -121,13 +121,13 @@ func TestTheLastRecordCountsWhileItsDatabaseIsAway(t *testing.T) {
 	tiers := jobs.NamedTiers{Record: cache.Record}
 	want := jobs.Tier{Name: "pro", Class: jobs.Priority, Limits: jobs.Limits{Total: 2, EachQueue: 1, Queues: map[string]int{"slow": 2}}}
 	proctest.Eventually(t, "the record is known", func() error {
-		if got, err := tiers.Tier(t.Context(), "ann"); err != nil || !cmp.Equal(got, want) {
+		if got, err := tiers.Tier(t.Context(), "ann"); err != nil || !reflect.DeepEqual(got, want) {
 			return fmt.Errorf("Tier = %+v, %v, want %+v", got, err, want)
 		}
 		return nil
 	})
 	between.silence()
-	if got, err := tiers.Tier(t.Context(), "ann"); err == nil || !cmp.Equal(got, want) {
+	if got, err := tiers.Tier(t.Context(), "ann"); err == nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("without its database: Tier = %+v, %v, want %+v and an error", got, err, want)
 	}
 	r := start(t, func(cfg *riverqos.Config, _ *river.Config) { cfg.Tiers = tiers })
