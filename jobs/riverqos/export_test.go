@@ -67,3 +67,10 @@ func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 	}
 	return plans, nil
 }
+
+// SetOldestServer changes which servers Migrate takes, and returns what undoes that.
+func SetOldestServer(version int) (undo func()) {
+	before := oldestServer
+	oldestServer = version
+	return func() { oldestServer = before }
+}
