@@ -34,7 +34,7 @@ func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 	names := tableNames("")
 	for name, args := range map[string][]any{
 		"count":    {[]string{"ann"}, []string{"slow"}, []int64{1}},
-		"promote":  {[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}},
+		"promote":  {[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}, []int64{1}},
 		"gated":    {"", "", 100},
 		"stale":    {[]string{"ann"}, 1.0},
 		"strays":   {[]string{"ann"}, 1.0},

@@ -18,14 +18,16 @@ import (
 // statement that lets the next job in marks the row of the one that has ended with the
 // time of its attempt, and that row is not counted from then on. If it is fetched again, it
 // has another time. The same mark is on the rows of jobs whose worker died, which River
-// rescues in an hour. A row that is locked cannot be marked: see unwritten.go.
+// rescues in an hour. A row that is locked cannot be marked, and one that nobody waits for
+// need not be: see unwritten.go.
 
 const (
 	// recheckDelay is the time after which the gate looks again at what was inserted: River's
 	// FetchCooldown.
 	recheckDelay = 100 * time.Millisecond
-	// unwrittenInterval is the time between two looks at attempts whose end is not written.
-	unwrittenInterval = time.Second / 2
+	// unwrittenInterval is the time between two looks at attempts whose end is not written: as
+	// long as River waits between two fetches.
+	unwrittenInterval = time.Second / 10
 	// maxRowsPerUpdate bounds the rows of a statement that changes many.
 	maxRowsPerUpdate = 1000
 )
@@ -47,25 +49,49 @@ type gate struct {
 
 	counting  chan struct{} // of capacity 1: an insert counts
 	pending   pendingInserts
+	known     knownFlows
+	ends      endsQueue
 	unwritten unwrittenEnds
 	rechecks  *rechecks
 }
 
 func newGate(shared *resources) *gate {
-	return &gate{resources: shared, countTimeout: countTimeout, counting: make(chan struct{}, 1), rechecks: newRechecks()}
+	return &gate{resources: shared, countTimeout: countTimeout, counting: make(chan struct{}, 1), ends: newEndsQueue(), rechecks: newRechecks()}
 }
 
-// replaceEnded lets jobs through in the place of one that has ended.
+// replaceEnded lets jobs through in the place of one that has ended: at once where jobs are
+// known to wait, and elsewhere within unwrittenInterval, in one statement for all.
 func (g *gate) replaceEnded(ctx context.Context, ended claimedAttempt) {
-	left, size := flow{ended.claim.User, ended.queue}, ended.tier.Limits.Of(ended.claim.Queue)
-	_, unmarked, err := g.letThrough(ctx, []sizedFlow{{left, size}}, ended.attempt)
+	if !g.known.holds(ended.flow()) && g.unwritten.addAttempt(ended.attempt, ended.flow()) {
+		return
+	}
+	// Those that end while a statement is under way share the next one.
+	g.ends.share(ctx, ended, g.replaceAllEnded)
+}
+
+// replaceAllEnded lets jobs through in the place of several.
+func (g *gate) replaceAllEnded(ctx context.Context, all []claimedAttempt) {
+	var flows []sizedFlow
+	listed := map[flow]bool{}
+	attempts := make([]attempt, len(all))
+	for i, ended := range all {
+		attempts[i] = ended.attempt
+		// Once, or a flow of which two jobs have ended would let in twice as many as it has room for.
+		if left := ended.flow(); !listed[left] {
+			listed[left] = true
+			flows = append(flows, sizedFlow{left, ended.tier.Limits.Of(ended.claim.Queue)})
+		}
+	}
+	_, unmarked, err := g.letThrough(ctx, flows, attempts...)
 	if err != nil {
 		g.failures.report("promote", "the gate could not let a job through", err)
 	}
-	// Also if it failed, for the row may be unmarked. Somebody else would count the attempt as
-	// running until River has written its end.
-	if err != nil || slices.Contains(unmarked, ended.id) {
-		g.unwritten.addAttempt(ended.attempt, left)
+	for _, ended := range all {
+		// Also if it failed, for the row may be unmarked. Somebody else would count the attempt as
+		// running until River has written its end.
+		if err != nil || slices.Contains(unmarked, ended.id) {
+			g.unwritten.addAttempt(ended.attempt, ended.flow())
+		}
 	}
 }
 
@@ -75,11 +101,12 @@ func (g *gate) replaceEnded(ctx context.Context, ended claimedAttempt) {
 func (g *gate) letThrough(ctx context.Context, flows []sizedFlow, now ...attempt) (promoted int, unmarked []int64, err error) {
 	// The statement would count those that could not be marked before as running, and so let
 	// nobody in for them.
-	ended := g.unwritten.attemptsIn(flows)
-	promoted, unmarked, err = g.store.promote(ctx, flows, slices.Concat(ended, now))
+	ended, overdue := g.unwritten.attemptsIn(flows, time.Now())
+	promoted, waiting, unmarked, err := g.store.promote(ctx, flows, slices.Concat(ended, now), overdue)
 	if err != nil {
 		return 0, nil, err
 	}
+	g.known.hold(waiting)
 	// What is marked now nobody counts any more, whenever River writes its end.
 	g.unwritten.keepOnly(ended, unmarked)
 	g.metrics.Promoted.Add(float64(promoted))
@@ -118,6 +145,10 @@ func (g *gate) runRechecks(ctx context.Context) {
 func (g *gate) runUnwritten(ctx context.Context) {
 	callEvery(ctx, unwrittenInterval, func() {
 		_, flows := g.unwritten.allAttempts()
+		if len(flows) == 0 {
+			return
+		}
+		g.known.readHeld(time.Now(), g.store.heldFlows)
 		// By the limits of now, which may have changed since the attempts ended.
 		g.recheck(ctx, g.tiers.sizesOf(ctx, flows))
 	})
