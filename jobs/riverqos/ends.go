@@ -55,5 +55,5 @@ func (q *endsQueue) join(ended claimedAttempt) (batch *endsBatch, first bool) {
 	return q.next, first
 }
 
-// flow is the one that the attempt's job was in.
-func (c claimedAttempt) flow() flow { return flow{c.claim.User, c.queue} }
+// flowOf is the flow that the attempt's job was in.
+func flowOf(ended claimedAttempt) flow { return flow{ended.claim.User, ended.queue} }

@@ -62,7 +62,7 @@ func newGate(shared *resources) *gate {
 // replaceEnded lets jobs through in the place of one that has ended: at once where jobs are
 // known to wait, and elsewhere within unwrittenInterval, in one statement for all.
 func (g *gate) replaceEnded(ctx context.Context, ended claimedAttempt) {
-	if !g.known.holds(ended.flow()) && g.unwritten.addAttempt(ended.attempt, ended.flow()) {
+	if !g.known.holds(flowOf(ended)) && g.unwritten.addAttempt(ended.attempt, flowOf(ended)) {
 		return
 	}
 	// Those that end while a statement is under way share the next one.
@@ -77,7 +77,7 @@ func (g *gate) replaceAllEnded(ctx context.Context, all []claimedAttempt) {
 	for i, ended := range all {
 		attempts[i] = ended.attempt
 		// Once, or a flow of which two jobs have ended would let in twice as many as it has room for.
-		if left := ended.flow(); !listed[left] {
+		if left := flowOf(ended); !listed[left] {
 			listed[left] = true
 			flows = append(flows, sizedFlow{left, ended.tier.Limits.Of(ended.claim.Queue)})
 		}
@@ -90,7 +90,7 @@ func (g *gate) replaceAllEnded(ctx context.Context, all []claimedAttempt) {
 		// Also if it failed, for the row may be unmarked. Somebody else would count the attempt as
 		// running until River has written its end.
 		if err != nil || slices.Contains(unmarked, ended.id) {
-			g.unwritten.addAttempt(ended.attempt, ended.flow())
+			g.unwritten.addAttempt(ended.attempt, flowOf(ended))
 		}
 	}
 }
@@ -148,10 +148,19 @@ func (g *gate) runUnwritten(ctx context.Context) {
 		if len(flows) == 0 {
 			return
 		}
-		g.known.readHeld(time.Now(), g.store.heldFlows)
+		g.known.readHeld(time.Now(), g.readHeldFlows)
 		// By the limits of now, which may have changed since the attempts ended.
 		g.recheck(ctx, g.tiers.sizesOf(ctx, flows))
 	})
+}
+
+// readHeldFlows reads the flows that hold jobs back, up to so many.
+func (g *gate) readHeldFlows(ctx context.Context, limit int) ([]flow, error) {
+	flows, err := g.store.heldFlows(ctx, limit)
+	if err != nil {
+		g.failures.report("held", "the flows that hold jobs back could not be read, inserts count", err)
+	}
+	return flows, err
 }
 
 // recheck lets jobs through where there is room. If it fails, the sweep does so later.

@@ -170,7 +170,7 @@ func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, se
 		return rooms, nothingPending
 	}
 	// Only of a database that answers: each reading is a goroutine, which would wait in vain.
-	g.known.readHeld(time.Now(), g.store.heldFlows)
+	g.known.readHeld(time.Now(), g.readHeldFlows)
 	invisible := g.pending.invisible(flows, visible)
 	for i, inserted := range all {
 		free := max(0, inserted.Size-crowds[i].jobs-invisible[i])

@@ -16,7 +16,7 @@ const (
 	holdFor = 5 * time.Second
 	// maxKnown bounds the flows whose room is remembered, and those that are known to hold jobs back.
 	// With more of the latter every insert counts.
-	maxKnown = 10_000
+	maxKnown = 50_000
 	// heldRest is how many times as long as the reading of the flows that hold jobs back has taken
 	// nobody reads them again; and never sooner than after knowFor.
 	heldRest = 20

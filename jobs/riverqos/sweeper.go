@@ -8,8 +8,10 @@ import (
 )
 
 const (
-	// depthInterval is the time between two counts of all jobs.
+	// depthInterval is the time between two counts of all jobs, which take the longer the more
+	// there are: after one nobody counts for depthRest times as long as it has taken.
 	depthInterval = 10 * time.Second
+	depthRest     = 100
 	// straySweeps is how many sweeps there are between two searches for jobs that the Slots
 	// forgot.
 	straySweeps = 10
@@ -97,9 +99,11 @@ func (s *sweeper) sweepAgain(ctx context.Context) error {
 	chores := []struct {
 		interval time.Duration
 		do       func(context.Context) error
+		rest     time.Duration // how many times as long as it took nobody does it again
 		last     time.Time
+		took     time.Duration
 	}{
-		{interval: depthInterval, do: s.countDepth},
+		{interval: depthInterval, do: s.countDepth, rest: depthRest},
 		{interval: straySweeps * s.cfg.sweep, do: s.wakeStrays},
 		{interval: s.cfg.GateFor / postponeFraction, do: s.postponeGated},
 	}
@@ -110,11 +114,12 @@ func (s *sweeper) sweepAgain(ctx context.Context) error {
 		}
 		now := time.Now()
 		for i := range chores {
-			if chore := &chores[i]; now.Sub(chore.last) >= chore.interval {
+			if chore := &chores[i]; now.Sub(chore.last) >= max(chore.interval, chore.rest*chore.took) {
+				began := time.Now()
 				if err := chore.do(ctx); err != nil {
 					return err
 				}
-				chore.last = now
+				chore.last, chore.took = now, time.Since(began)
 			}
 		}
 		s.metrics.Sweeps.WithLabelValues("done").Inc()
