@@ -150,7 +150,7 @@ bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost 
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchmem ./pkg/limits ./pkg/limits/limitfile ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./internal/polygen/view ./internal/spoa ./internal/spop ./internal/bus
 	@scripts/setup postgresql
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' ./pkg/jobs/...
-	cd $(RIVER) && $(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 1x .
+	cd $(RIVER) && $(GO) test -count=1 -timeout 30m -run '^$$' -bench '$(RUN)' -benchtime 1x .
 	@scripts/setup chromium
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 20x ./test/page
 
