@@ -20,6 +20,9 @@ RUN  ?= .
 HAPROXY ?=
 # Redis for the integration tests: empty for the one in PATH, or valkey to fetch that.
 REDIS ?=
+# PostgreSQL for `make test-postgres`: empty for the newest that is installed, a version (17, 18) to
+# fetch, or a directory of its programs.
+POSTGRES ?=
 # How long each fuzz test runs.
 FUZZTIME ?= 20s
 # What random tests (pgregory.net/rapid) draw from: the same each time, so that a change's tests
@@ -72,7 +75,7 @@ test: setup test-unit ## run all tests
 
 # They run side by side, because much of their time is waiting.
 test-unit: setup ## run the tests of all packages, with the race detector where there are goroutines
-	@scripts/setup zsh fish promtool postgresql openssl
+	@scripts/setup zsh fish promtool postgresql pgbouncer openssl
 	$(MAKE) -j 3 test-calm test-race test-queues $(APART:%=test-%)
 
 # Everything that is not compiled for the race detector is compiled with -trimpath, as the
@@ -109,11 +112,23 @@ test-integration: setup build ## run whole clusters of real processes; HAPROXY=3
 	echo "HAProxy: $$("$${haproxy:-haproxy}" -v | head -n 1)"; redis-server -v; \
 	$(STEADY) -trimpath -count=1 -p 1 -parallel 3 -timeout 20m -run '$(RUN)' -- $(ONHAPROXY) $(if $(REDIS),$(ONREDIS)) ./test/...
 
-test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2, and on Valkey
+test-postgres: build ## run the tests of background jobs; POSTGRES=17 or a directory chooses another PostgreSQL
+	@scripts/setup postgresql pgbouncer
+	@postgres='$(POSTGRES)'; \
+	case "$$postgres" in [0-9][0-9]) scripts/setup patchelf; postgres=$$(scripts/fetch-program "postgresql-$$postgres" | tail -n 1);; esac; \
+	export SLUICE_POSTGRES="$$postgres"; \
+	[ -z "$$postgres" ] || "$$postgres/postgres" --version; \
+	$(STEADY) -count=1 -run '$(RUN)' -- ./pkg/jobs/pgslots; \
+	cd jobs/riverqos && $(STEADY) -count=1 -run '$(RUN)' -- ./...
+
+test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2, and on Valkey, and those of background jobs on PostgreSQL 15, 17 and 18
 	$(MAKE) test-integration
 	$(MAKE) test-integration HAPROXY=3.0
 	$(MAKE) test-integration HAPROXY=3.2
 	$(MAKE) test-integration REDIS=valkey ONHAPROXY=
+	$(MAKE) test-postgres
+	$(MAKE) test-postgres POSTGRES=17
+	$(MAKE) test-postgres POSTGRES=18
 
 # What `make chaos` does: for how long, drawn from what, with which kind of Redis.
 DURATION ?= 20m
@@ -135,7 +150,7 @@ bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost 
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchmem ./pkg/limits ./pkg/limits/limitfile ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./internal/polygen/view ./internal/spoa ./internal/spop ./internal/bus
 	@scripts/setup postgresql
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' ./pkg/jobs/...
-	for module in $(QUEUES); do (cd $$module && $(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 1x .); done
+	for module in $(QUEUES); do (cd $$module && $(GO) test -count=1 -timeout 30m -run '^$$' -bench '$(RUN)' -benchtime 1x .); done
 	@scripts/setup chromium
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 20x ./test/page
 
@@ -220,4 +235,4 @@ test-images: ## try the images and deploy/compose.yaml without a container engin
 clean: ## remove what was built
 	rm -rf bin dist
 
-.PHONY: help setup run demo build test test-unit test-calm test-race test-queues test-containers test-helm compile-race test-integration test-matrix chaos soak overload bench fuzz random simulate mutate lint check manifests packages images release test-packages test-images clean
+.PHONY: help setup run demo build test test-unit test-calm test-race test-queues test-containers test-helm compile-race test-integration test-postgres test-matrix chaos soak overload bench fuzz random simulate mutate lint check manifests packages images release test-packages test-images clean

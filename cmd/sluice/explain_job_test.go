@@ -18,16 +18,17 @@ import (
 	"github.com/sluice-qos/sluice/internal/api/apitest"
 	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 func TestExplainJob(t *testing.T) {
 	at := time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC)
-	parked := jobs.Why{
+	parked := workerapi.Why{
 		ID: 7, Kind: "render", Queue: "analysis_default", State: "parked", Attempt: 1, Created: at, Since: at.Add(time.Second),
 		User: "ali\x1bce", Tier: "free", Service: "analysis", Max: 3, Queues: map[string]int{"specview": 2, "analysis": 1, "sync": jobs.Unlimited}, Each: 3,
 		Running: []string{"5"}, Reserved: []string{"6"}, Parked: 4, Place: 2, Reason: "Its user's slots are taken.",
 	}
-	system := jobs.Why{ID: 8, Kind: "sweep", Queue: "x", State: "available", Created: at, Reason: "It waits for a worker."}
+	system := workerapi.Why{ID: 8, Kind: "sweep", Queue: "x", State: "available", Created: at, Reason: "It waits for a worker."}
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/jobs/7":
@@ -97,7 +98,7 @@ type knowsJobs struct{ admin.API }
 func (knowsJobs) Job(_ context.Context, id int64) (api.Job, error) {
 	switch id {
 	case 7:
-		return api.Job{From: api.From{Polygen: "one"}, Jobs: []jobs.Why{
+		return api.Job{From: api.From{Polygen: "one"}, Jobs: []workerapi.Why{
 			{ID: 7, Kind: "render", Queue: "analysis_default", State: "gated", User: "alice", Tier: "free", Max: 1, Running: []string{"5"}, Behind: 3, Reason: "It waits."},
 			{ID: 7, Kind: "sweep", Queue: "x", State: "available", Reason: "It waits, too."},
 		}}, nil

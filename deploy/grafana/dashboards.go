@@ -122,7 +122,8 @@ func overview() *dashboard.DashboardBuilder {
 		WithPanel(graph("Running and refused a slot, by tier", "", units.Short,
 			line{`sum by (tier) (sluice_jobs_running)`, "{{tier}}: running"},
 			line{`sum by (tier, reason) (rate(sluice_jobs_refused_total[$__rate_interval]))`, "{{tier}}: refused per second, {{reason}}"},
-			line{`sum by (tier) (rate(sluice_jobs_snoozes_total[$__rate_interval]))`, "{{tier}}: snoozed per second"}))
+			line{`sum by (tier) (rate(sluice_jobs_snoozes_total[$__rate_interval]))`, "{{tier}}: snoozed per second"},
+			line{`sum by (tier) (rate(sluice_jobs_delayed_total[$__rate_interval]))`, "{{tier}}: delayed per second"}))
 }
 
 // waits is how long jobs of a class of queues waited. Which users' they are, the page says.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // Jobs is the answer of /api/v1/jobs: users who have background jobs that run or wait, as
@@ -20,13 +20,13 @@ type Jobs struct {
 // UserJobs is what runs and waits of one user.
 type UserJobs struct {
 	Name
-	Tier    string       `json:"tier"`
-	Running int          `json:"running"`          // jobs that hold a slot
-	Waiting int          `json:"waiting"`          // jobs that could run and do not
-	AtLeast bool         `json:"at_least"`         // more wait than were counted
-	Oldest  *int64       `json:"oldest,omitempty"` // River's id of the job that has waited for longest; absent if none waits
-	Since   *time.Time   `json:"since,omitempty"`  // when that could have run
-	Held    *jobs.HeldBy `json:"held,omitempty"`   // the limit that holds them; absent if none waits, or no limit of the user does
+	Tier    string            `json:"tier"`
+	Running int               `json:"running"`          // jobs that hold a slot
+	Waiting int               `json:"waiting"`          // jobs that could run and do not
+	AtLeast bool              `json:"at_least"`         // more wait than were counted
+	Oldest  *int64            `json:"oldest,omitempty"` // River's id of the job that has waited for longest; absent if none waits
+	Since   *time.Time        `json:"since,omitempty"`  // when that could have run
+	Held    *workerapi.HeldBy `json:"held,omitempty"`   // the limit that holds them; absent if none waits, or no limit of the user does
 }
 
 // JobWorker is a worker that was asked.
@@ -39,8 +39,8 @@ type JobWorker struct {
 // several jobs.
 type Job struct {
 	From
-	Jobs    []jobs.Why  `json:"jobs"`
-	Workers []JobWorker `json:"workers"` // that were asked
+	Jobs    []workerapi.Why `json:"jobs"`
+	Workers []JobWorker     `json:"workers"` // that were asked
 }
 
 var (

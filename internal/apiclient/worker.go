@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/terminal"
-	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // Worker asks a worker of background jobs, at the address of riverqos' handler. Its errors are as
@@ -34,7 +34,7 @@ func (w *Worker) Close() { w.client.Close() }
 func (w *Worker) Address() string { return w.client.address }
 
 // Users are the n users with most waiting jobs.
-func (w *Worker) Users(ctx context.Context, n int) (list jobs.UserList, err error) {
+func (w *Worker) Users(ctx context.Context, n int) (list workerapi.UserList, err error) {
 	err = w.get(ctx, "/jobs?n="+strconv.Itoa(n), &list)
 	if err == nil && list.Database == "" {
 		err = w.stranger("200 OK")
@@ -43,7 +43,7 @@ func (w *Worker) Users(ctx context.Context, n int) (list jobs.UserList, err erro
 }
 
 // Job is why a job waits. The error is api.ErrNoJob if the worker has no such job.
-func (w *Worker) Job(ctx context.Context, id int64) (why jobs.Why, err error) {
+func (w *Worker) Job(ctx context.Context, id int64) (why workerapi.Why, err error) {
 	err = w.get(ctx, "/jobs/"+strconv.FormatInt(id, 10), &why)
 	if err == nil && why.ID != id {
 		err = w.stranger("200 OK")

@@ -12,10 +12,11 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // WriteJob writes why a background job waits, as a worker told it.
-func WriteJob(out io.Writer, why jobs.Why) error {
+func WriteJob(out io.Writer, why workerapi.Why) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "job %d, %s, in the queue %s: %s\n%s\n", why.ID, terminal.QuoteName(why.Kind), terminal.QuoteName(why.Queue), terminal.QuoteName(why.State), terminal.Printable(why.Reason))
 	fmt.Fprintf(w, "  created\t%s\n", why.Created.UTC().Format(time.RFC3339))
@@ -37,7 +38,7 @@ func WriteJob(out io.Writer, why jobs.Why) error {
 	return w.Flush()
 }
 
-func perService(why jobs.Why) string {
+func perService(why workerapi.Why) string {
 	var b strings.Builder
 	other := ""
 	for _, service := range slices.Sorted(maps.Keys(why.Queues)) {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/metric"
-	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 const (
@@ -90,16 +90,18 @@ func (w *Workers) Close() {
 	}
 }
 
-// Jobs are the n users with most waiting jobs, jobs.MaxListed at most. The answer's head is empty.
+// Jobs are the n users with most waiting jobs, workerapi.MaxListed at most. The answer's head is empty.
 func (w *Workers) Jobs(ctx context.Context, n int) api.Jobs {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	length := shortList
 	if n > length {
-		length = jobs.MaxListed
+		length = workerapi.MaxListed
 	}
 	if length > w.length || time.Since(w.asked) >= answerFor {
-		answers, workers := ask(ctx, w, func(ctx context.Context, worker *worker) (jobs.UserList, error) { return worker.Users(ctx, length) })
+		answers, workers := ask(ctx, w, func(ctx context.Context, worker *worker) (workerapi.UserList, error) {
+			return worker.Users(ctx, length)
+		})
 		w.answer = mergeLists(answers)
 		w.answer.Workers = workers
 		w.length, w.asked = length, time.Now()
@@ -114,7 +116,7 @@ func (w *Workers) Jobs(ctx context.Context, n int) api.Jobs {
 // api.ErrNoWorker if none knows it and some did not answer.
 func (w *Workers) Job(ctx context.Context, id int64) (api.Job, error) {
 	// That there is no such job is an answer.
-	answers, workers := ask(ctx, w, func(ctx context.Context, worker *worker) (*jobs.Why, error) {
+	answers, workers := ask(ctx, w, func(ctx context.Context, worker *worker) (*workerapi.Why, error) {
 		why, err := worker.Job(ctx, id)
 		if errors.Is(err, api.ErrNoJob) {
 			return nil, nil
@@ -124,7 +126,7 @@ func (w *Workers) Job(ctx context.Context, id int64) (api.Job, error) {
 	job := api.Job{Workers: workers}
 	for _, why := range answers {
 		// Any worker of a database says the same.
-		if why != nil && !slices.ContainsFunc(job.Jobs, func(other jobs.Why) bool { return other.Database == why.Database }) {
+		if why != nil && !slices.ContainsFunc(job.Jobs, func(other workerapi.Why) bool { return other.Database == why.Database }) {
 			job.Jobs = append(job.Jobs, *why)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/api/apitest"
 	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // serve is a worker that answers so at /jobs and below; it counts the questions.
@@ -50,7 +50,7 @@ func refuses(status int, text string) func(http.ResponseWriter, *http.Request) {
 // A worker that does not answer is told, logged once, counted, and waited for only so long. The others
 // answer all the same.
 func TestWorkersThatDoNotAnswer(t *testing.T) {
-	ann := jobs.UserList{Database: "one", Found: 1, Users: []jobs.UserJobs{waits("ann", 4, 7, time.Minute, 5)}}
+	ann := workerapi.UserList{Database: "one", Found: 1, Users: []workerapi.UserJobs{waits("ann", 4, 7, time.Minute, 5)}}
 	good, _ := serve(t, says(ann))
 	release := make(chan struct{})
 	silent, _ := serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -105,7 +105,7 @@ func TestAWorkerComesBack(t *testing.T) {
 			refuses(http.StatusServiceUnavailable, "no")(w, r)
 			return
 		}
-		says(jobs.UserList{Database: "one"})(w, r)
+		says(workerapi.UserList{Database: "one"})(w, r)
 	})
 	var log bytes.Buffer
 	w, err := New(Options{Addresses: []string{address}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -125,14 +125,14 @@ func TestAWorkerComesBack(t *testing.T) {
 
 // However many look at once and again, workers are asked once.
 func TestQuestionsShareAnAnswer(t *testing.T) {
-	users := make([]jobs.UserJobs, 200)
+	users := make([]workerapi.UserJobs, 200)
 	for i := range users {
 		users[i] = runs(fmt.Sprintf("user%03d", i), int64(i))
 	}
 	var queries []string
 	address, asked := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		queries = append(queries, r.URL.RawQuery)
-		says(jobs.UserList{Database: "one", Found: len(users), Users: users})(w, r)
+		says(workerapi.UserList{Database: "one", Found: len(users), Users: users})(w, r)
 	})
 	w, err := New(Options{Addresses: []string{address}})
 	if err != nil {
@@ -165,7 +165,7 @@ func TestJob(t *testing.T) {
 				refuses(http.StatusNotFound, "no such job")(w, r)
 				return
 			}
-			says(jobs.Why{ID: 7, Database: database, User: "ann"})(w, r)
+			says(workerapi.Why{ID: 7, Database: database, User: "ann"})(w, r)
 		}
 	}
 	one, _ := serve(t, of("one"))
@@ -176,12 +176,12 @@ func TestJob(t *testing.T) {
 		name    string
 		workers []string
 		id      int64
-		jobs    []jobs.Why
+		jobs    []workerapi.Why
 		err     error
 		text    string
 	}{
-		{"two workers of a database, and one of another", []string{one, again, other}, 7, []jobs.Why{{ID: 7, Database: "one", User: "ann"}, {ID: 7, Database: "two", User: "ann"}}, nil, ""},
-		{"one that does not answer is not needed", []string{sick, one}, 7, []jobs.Why{{ID: 7, Database: "one", User: "ann"}}, nil, ""},
+		{"two workers of a database, and one of another", []string{one, again, other}, 7, []workerapi.Why{{ID: 7, Database: "one", User: "ann"}, {ID: 7, Database: "two", User: "ann"}}, nil, ""},
+		{"one that does not answer is not needed", []string{sick, one}, 7, []workerapi.Why{{ID: 7, Database: "one", User: "ann"}}, nil, ""},
 		{"no worker has it", []string{one, other}, 8, nil, api.ErrNoJob, "no such job"},
 		{"it may be with one that does not answer", []string{one, sick}, 8, nil, api.ErrNoWorker, "no worker of background jobs answers: " + sick + `: "no database"`},
 		{"no worker is known", nil, 7, nil, api.ErrNoWorker, "no worker of background jobs answers: polygen asks none: name them with its flag --jobs-worker"},
@@ -210,7 +210,7 @@ func TestTheToken(t *testing.T) {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		says(jobs.UserList{Database: "one"})(w, r)
+		says(workerapi.UserList{Database: "one"})(w, r)
 	})
 	ask := func(access apiclient.Access, address string) string {
 		w, err := New(Options{Addresses: []string{address}, Access: access})

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // mergeLists puts the lists of workers together.
@@ -16,8 +16,8 @@ import (
 // once. Jobs that run are named one by one: with slots in memory each worker names its own, and with
 // shared slots all name the same, so that those with different ids are right in both cases. Different databases
 // have different jobs, which are added up.
-func mergeLists(lists []jobs.UserList) api.Jobs {
-	databases := map[string][]jobs.UserList{}
+func mergeLists(lists []workerapi.UserList) api.Jobs {
+	databases := map[string][]workerapi.UserList{}
 	merged := api.Jobs{Users: []api.UserJobs{}}
 	for _, list := range lists {
 		databases[list.Database] = append(databases[list.Database], list)
@@ -53,8 +53,8 @@ func since(u api.UserJobs) time.Time {
 }
 
 // mergeDatabase puts lists of one database together.
-func mergeDatabase(lists []jobs.UserList) map[string]jobs.UserJobs {
-	users := map[string]jobs.UserJobs{}
+func mergeDatabase(lists []workerapi.UserList) map[string]workerapi.UserJobs {
+	users := map[string]workerapi.UserJobs{}
 	for _, list := range lists {
 		for _, user := range list.Users {
 			before, known := users[user.User]
@@ -72,7 +72,7 @@ func mergeDatabase(lists []jobs.UserList) map[string]jobs.UserJobs {
 }
 
 // addUser adds what a user has in one database to what they have in others.
-func addUser(users map[string]*api.UserJobs, user jobs.UserJobs) {
+func addUser(users map[string]*api.UserJobs, user workerapi.UserJobs) {
 	sum := users[user.User]
 	if sum == nil {
 		sum = &api.UserJobs{Name: api.NameOfKey(user.User), Tier: user.Tier}

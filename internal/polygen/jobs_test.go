@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/limitwatch"
-	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -24,12 +24,12 @@ func TestJobsOfHiddenNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var answer any = jobs.UserList{Database: "one", Found: 1, Users: []jobs.UserJobs{{User: "staff", Tier: "staff", Running: []int64{7}}}}
+		var answer any = workerapi.UserList{Database: "one", Found: 1, Users: []workerapi.UserJobs{{User: "staff", Tier: "staff", Running: []int64{7}}}}
 		switch r.URL.Path {
 		case "/jobs/7":
-			answer = jobs.Why{ID: 7, User: "staff"}
+			answer = workerapi.Why{ID: 7, User: "staff"}
 		case "/jobs/8":
-			answer = jobs.Why{ID: 8}
+			answer = workerapi.Why{ID: 8}
 		}
 		_ = json.NewEncoder(w).Encode(answer)
 	}))

@@ -28,9 +28,10 @@ type Config struct {
 	// it beside the one that River's client listens on.
 	//
 	// A Fairness also has connections of its own, which are made as the Pool's are and
-	// add "sluice" to their application_name: those with which inserts count, so that
-	// one in a transaction needs no second connection of the Pool. They are made when they are
-	// needed, and closed after a minute or two in which they are not, or when Run ends. A goroutine that watches
+	// add "sluice" to their application_name: one with which inserts count, so that
+	// one in a transaction needs no second connection of the Pool, and one that reads now and
+	// then which flows hold jobs back. They are made when they are needed, and closed after a
+	// minute or two in which they are not, or when Run ends. A goroutine that watches
 	// them begins with the first, and ends with Run; in a program that only inserts it
 	// stays as long as the process.
 	Pool *pgxpool.Pool

@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// maxConnections bounds the connections. At most one is in use, with which an insert counts; the
-	// others are room for dead ones, which pgx takes up to 15 s to close.
+	// maxConnections bounds the connections. At most one with which inserts count and one that
+	// reads what is held back are in use; the others are room for dead ones, which pgx takes up to
+	// 15 s to close.
 	maxConnections = 8
 	// maxIdle is after what time a connection is closed that nobody needs.
 	maxIdle = time.Minute

@@ -34,7 +34,7 @@ func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 	names := tableNames("")
 	for name, args := range map[string][]any{
 		"count":    {[]string{"ann"}, []string{"slow"}, []int64{1}},
-		"promote":  {[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}},
+		"promote":  {[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}, []int64{1}},
 		"gated":    {"", "", 100},
 		"stale":    {[]string{"ann"}, 1.0},
 		"strays":   {[]string{"ann"}, 1.0},
@@ -67,4 +67,11 @@ func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 		}
 	}
 	return plans, nil
+}
+
+// SetOldestServer changes which servers Migrate takes, and returns what undoes that.
+func SetOldestServer(version int) (undo func()) {
+	before := oldestServer
+	oldestServer = version
+	return func() { oldestServer = before }
 }

@@ -19,14 +19,16 @@ import (
 // statement that lets the next job in marks the row of the one that has ended with the
 // time of its attempt, and that row is not counted from then on. If it is fetched again, it
 // has another time. The same mark is on the rows of jobs whose worker died, which River
-// rescues in an hour. A row that is locked cannot be marked: see unwritten.go.
+// rescues in an hour. A row that is locked cannot be marked, and one that nobody waits for
+// need not be: see unwritten.go.
 
 const (
 	// recheckDelay is the time after which the gate looks again at what was inserted: River's
 	// FetchCooldown.
 	recheckDelay = 100 * time.Millisecond
-	// unwrittenInterval is the time between two looks at attempts whose end is not written.
-	unwrittenInterval = time.Second / 2
+	// unwrittenInterval is the time between two looks at attempts whose end is not written: as
+	// long as River waits between two fetches.
+	unwrittenInterval = time.Second / 10
 	// ungateInterval is the time between two looks for jobs that are still held back, where
 	// fairness is disabled.
 	ungateInterval = time.Second
@@ -51,24 +53,49 @@ type gate struct {
 
 	counting  chan struct{} // of capacity 1: an insert counts
 	pending   pendingInserts
+	known     knownFlows
+	ends      endsQueue
 	unwritten unwrittenEnds
 	rechecks  *rechecks
 }
 
 func newGate(shared *resources) *gate {
-	return &gate{resources: shared, countTimeout: countTimeout, counting: make(chan struct{}, 1), rechecks: newRechecks()}
+	return &gate{resources: shared, countTimeout: countTimeout, counting: make(chan struct{}, 1), ends: newEndsQueue(), rechecks: newRechecks()}
 }
 
-// replaceEnded lets jobs through in the place of one that has ended.
-func (g *gate) replaceEnded(ctx context.Context, ended attempt, left sizedFlow) {
-	_, unmarked, err := g.letThrough(ctx, []sizedFlow{left}, ended)
+// replaceEnded lets jobs through in the place of one that has ended: at once where jobs are
+// known to wait, and elsewhere within unwrittenInterval, in one statement for all.
+func (g *gate) replaceEnded(ctx context.Context, ended endedAttempt) {
+	if !g.known.holds(ended.left.flow) && g.unwritten.addAttempt(ended.attempt, ended.left.flow) {
+		return
+	}
+	// Those that end while a statement is under way share the next one.
+	g.ends.share(ctx, ended, g.replaceAllEnded)
+}
+
+// replaceAllEnded lets jobs through in the place of several.
+func (g *gate) replaceAllEnded(ctx context.Context, all []endedAttempt) {
+	var flows []sizedFlow
+	listed := map[flow]bool{}
+	attempts := make([]attempt, len(all))
+	for i, ended := range all {
+		attempts[i] = ended.attempt
+		// Once, or a flow of which two jobs have ended would let in twice as many as it has room for.
+		if !listed[ended.left.flow] {
+			listed[ended.left.flow] = true
+			flows = append(flows, ended.left)
+		}
+	}
+	_, unmarked, err := g.letThrough(ctx, flows, attempts...)
 	if err != nil {
 		g.runner.Report("promote", "the gate could not let a job through", err)
 	}
-	// Also if it failed, for the row may be unmarked. Somebody else would count the attempt as
-	// running until River has written its end.
-	if err != nil || slices.Contains(unmarked, ended.id) {
-		g.unwritten.addAttempt(ended, left.flow)
+	for _, ended := range all {
+		// Also if it failed, for the row may be unmarked. Somebody else would count the attempt as
+		// running until River has written its end.
+		if err != nil || slices.Contains(unmarked, ended.id) {
+			g.unwritten.addAttempt(ended.attempt, ended.left.flow)
+		}
 	}
 }
 
@@ -78,11 +105,12 @@ func (g *gate) replaceEnded(ctx context.Context, ended attempt, left sizedFlow) 
 func (g *gate) letThrough(ctx context.Context, flows []sizedFlow, now ...attempt) (promoted int, unmarked []int64, err error) {
 	// The statement would count those that could not be marked before as running, and so let
 	// nobody in for them.
-	ended := g.unwritten.attemptsIn(flows)
-	promoted, unmarked, err = g.store.promote(ctx, flows, slices.Concat(ended, now))
+	ended, overdue := g.unwritten.attemptsIn(flows, time.Now())
+	promoted, waiting, unmarked, err := g.store.promote(ctx, flows, slices.Concat(ended, now), overdue)
 	if err != nil {
 		return 0, nil, err
 	}
+	g.known.hold(waiting)
 	// What is marked now nobody counts any more, whenever River writes its end.
 	g.unwritten.keepOnly(ended, unmarked)
 	g.metrics.Promoted.Add(float64(promoted))
@@ -126,9 +154,22 @@ func (g *gate) runUnwritten(ctx context.Context) {
 		case <-time.After(unwrittenInterval):
 		}
 		_, flows := g.unwritten.allAttempts()
+		if len(flows) == 0 {
+			continue
+		}
+		g.known.readHeld(time.Now(), g.readHeldFlows)
 		// By the limits of now, which may have changed since the attempts ended.
 		g.recheck(ctx, g.sizesOf(ctx, flows))
 	}
+}
+
+// readHeldFlows reads the flows that hold jobs back, up to so many.
+func (g *gate) readHeldFlows(ctx context.Context, limit int) ([]flow, error) {
+	flows, err := g.store.heldFlows(ctx, limit)
+	if err != nil {
+		g.runner.Report("held", "the flows that hold jobs back could not be read, inserts count", err)
+	}
+	return flows, err
 }
 
 // recheck lets jobs through where there is room. If it fails, the sweep does so later.

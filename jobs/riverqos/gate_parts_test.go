@@ -70,7 +70,12 @@ func TestUnwrittenEnds(t *testing.T) {
 	var ends unwrittenEnds
 	ends.addAttempt(one, ann)
 	ends.addAttempt(two, bob)
-	if got := ends.attemptsIn([]sizedFlow{{ann, 7}}); !slices.Equal(got, []attempt{one}) {
+	for after, want := range map[time.Duration][]int64{0: {}, overdueAfter + time.Minute: {one.id}} {
+		if _, overdue := ends.attemptsIn([]sizedFlow{{ann, 7}}, time.Now().Add(after)); !slices.Equal(overdue, want) {
+			t.Errorf("after %v %v are overdue, want %v", after, overdue, want)
+		}
+	}
+	if got, _ := ends.attemptsIn([]sizedFlow{{ann, 7}}, time.Now()); !slices.Equal(got, []attempt{one}) {
 		t.Errorf("among(ann) = %v, want %v", got, one)
 	}
 	ends.keepOnly([]attempt{one, two}, []int64{2})

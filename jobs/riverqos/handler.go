@@ -7,11 +7,11 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // Handler answers GET /jobs/{id} with Why as JSON, and GET /jobs?n= with Users: n is 100
-// if it is left out, and jobs.MaxListed at most. It says which users have jobs: let only
+// if it is left out, and workerapi.MaxListed at most. It says which users have jobs: let only
 // operators reach it, and polygen.
 func (f *Fairness) Handler() http.Handler {
 	mux := http.NewServeMux()
@@ -44,8 +44,8 @@ func (f *Fairness) serveUsers(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("n"); text != "" {
 		n, err = strconv.Atoi(text)
 	}
-	if err != nil || n < 1 || n > jobs.MaxListed {
-		answer(w, http.StatusBadRequest, map[string]string{"error": fmt.Sprintf("n is a number from 1 to %d", jobs.MaxListed)})
+	if err != nil || n < 1 || n > workerapi.MaxListed {
+		answer(w, http.StatusBadRequest, map[string]string{"error": fmt.Sprintf("n is a number from 1 to %d", workerapi.MaxListed)})
 		return
 	}
 	list, err := f.Users(r.Context(), n)

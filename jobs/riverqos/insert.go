@@ -23,7 +23,8 @@ const (
 
 // insert notes whose the jobs are, and holds those back that are too many. It asks
 // the database once, outside of the transaction in which the jobs are inserted, which
-// River's middleware does not get to see, and by a connection of its own.
+// River's middleware does not get to see, and by a connection of its own; and not at all of
+// flows that are known to have room: see known_flows.go.
 func (g *gate) insert(ctx context.Context, params []*rivertype.JobInsertParams, doInner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
 	if g.cfg.Disabled {
 		return doInner(ctx)
@@ -151,6 +152,10 @@ func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, se
 	if g.unanswered() {
 		return rooms, nothingPending
 	}
+	now := time.Now()
+	if g.known.take(all, now) {
+		return rooms, g.pending.beginInsert(all, rooms, now)
+	}
 	counting, cancel := context.WithTimeout(ctx, g.countTimeout)
 	defer cancel()
 	// One at a time: two inserts that count before either has noted what it let through would
@@ -171,13 +176,17 @@ func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, se
 		g.noteUnanswered(ctx, err)
 		return rooms, nothingPending
 	}
+	// Only of a database that answers: each reading is a goroutine, which would wait in vain.
+	g.known.readHeld(time.Now(), g.readHeldFlows)
 	invisible := g.pending.invisible(flows, visible)
 	for i, inserted := range all {
-		rooms[i] = min(rooms[i], max(0, inserted.Size-crowds[i].jobs-invisible[i]))
+		free := max(0, inserted.Size-crowds[i].jobs-invisible[i])
 		// Those that wait already would come later than the new ones.
 		if crowds[i].gated {
-			rooms[i] = 0
+			free = 0
 		}
+		rooms[i] = min(rooms[i], free)
+		g.known.noteCount(inserted.flow, free-rooms[i], rooms[i] < len(inserted.params), time.Now())
 	}
 	return rooms, g.pending.beginInsert(all, rooms, time.Now())
 }

@@ -153,14 +153,19 @@ func attemptColumns(attempts []attempt) (ids []int64, times []time.Time) {
 
 // promote lets gated jobs through where there is room, and returns how many: with
 // maxPromoted there may be more. Some attempts have ended though their rows may still say
-// that they run; it marks these rows, and returns the ids of the jobs for which it could not.
-func (s *store) promote(ctx context.Context, flows []sizedFlow, ended []attempt) (promoted int, unmarked []int64, err error) {
+// that they run; it marks these rows, and returns the ids of the jobs for which it did not. And
+// it returns the flows in which jobs waited.
+func (s *store) promote(ctx context.Context, flows []sizedFlow, ended []attempt, overdue []int64) (promoted int, waiting []flow, unmarked []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
 	defer cancel()
 	users, queues, sizes := columns(flows)
 	ids, times := attemptColumns(ended)
-	err = s.queryRow(ctx, "promote", users, queues, sizes, ids, times).Scan(&promoted, &unmarked)
-	return promoted, unmarked, err
+	var numbers []int32
+	err = s.queryRow(ctx, "promote", users, queues, sizes, ids, times, overdue).Scan(&promoted, &numbers, &unmarked)
+	for _, n := range numbers {
+		waiting = append(waiting, flows[n-1].flow)
+	}
+	return promoted, waiting, unmarked, err
 }
 
 // crowd is what is before a new job of a user in a queue.
@@ -196,6 +201,16 @@ func (s *store) countCrowds(ctx context.Context, flows []flow, ids []int64) (cro
 		return nil
 	})
 	return crowds, visible, err
+}
+
+// heldFlows returns the flows that hold jobs back, up to so many.
+func (s *store) heldFlows(ctx context.Context, limit int) ([]flow, error) {
+	pool, err := s.connections.openPool()
+	if err != nil {
+		return nil, err
+	}
+	rows, _ := pool.Query(ctx, statement(s.names, "gated"), "", "", limit) // the rows have the error as well
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[flow])
 }
 
 // userJob is a job of a user.

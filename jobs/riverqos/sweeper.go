@@ -6,8 +6,10 @@ import (
 )
 
 const (
-	// depthInterval is the time between two counts of all jobs.
+	// depthInterval is the time between two counts of all jobs, which take the longer the more
+	// there are: after one nobody counts for depthRest times as long as it has taken.
 	depthInterval = 10 * time.Second
+	depthRest     = 100
 	// postponeFraction of Config.GateFor is the time between two times that gated jobs are put
 	// off, which are those whose time has come to half of GateFor.
 	postponeFraction = 20
@@ -21,8 +23,8 @@ type sweeper struct {
 	*resources
 	gate  *gate
 	depth *depthGauge
-	// When the chores were last done. One goroutine sweeps.
-	lastDepth, lastPostpone time.Time
+	// When the chores are to be done next. One goroutine sweeps.
+	nextDepth, nextPostpone time.Time
 }
 
 // sweepOnce is a part of a sweep.
@@ -38,20 +40,21 @@ func (s *sweeper) sweepOnce(ctx context.Context) error {
 	}
 	for _, chore := range []struct {
 		interval time.Duration
+		rest     time.Duration // how many times as long as it took nobody does it again
 		do       func(context.Context) error
-		last     *time.Time
+		next     *time.Time
 	}{
-		{depthInterval, s.countDepth, &s.lastDepth},
-		{s.cfg.GateFor / postponeFraction, s.postponeGated, &s.lastPostpone},
+		{depthInterval, depthRest, s.countDepth, &s.nextDepth},
+		{s.cfg.GateFor / postponeFraction, 0, s.postponeGated, &s.nextPostpone},
 	} {
-		now := time.Now()
-		if now.Sub(*chore.last) < chore.interval {
+		began := time.Now()
+		if began.Before(*chore.next) {
 			continue
 		}
 		if err := chore.do(ctx); err != nil {
 			return err
 		}
-		*chore.last = now
+		*chore.next = began.Add(max(chore.interval, chore.rest*time.Since(began)))
 	}
 	return nil
 }
@@ -60,5 +63,5 @@ func (s *sweeper) sweepOnce(ctx context.Context) error {
 // of the depth: two of them would be added up.
 func (s *sweeper) stopSweeps() {
 	s.depth.reset()
-	s.lastDepth, s.lastPostpone = time.Time{}, time.Time{}
+	s.nextDepth, s.nextPostpone = time.Time{}, time.Time{}
 }

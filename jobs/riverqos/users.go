@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 const (
@@ -27,13 +28,13 @@ type lister struct {
 	*resources
 	mu     sync.Mutex // held while a list is made, so that those who ask meanwhile have the same one
 	made   time.Time
-	list   jobs.UserList // the last one; its users are as many as were asked for
-	length int           // how many that were
+	list   workerapi.UserList // the last one; its users are as many as were asked for
+	length int                // how many that were
 }
 
-// Users returns the n users with most waiting jobs, jobs.MaxListed at most. It costs the same
+// Users returns the n users with most waiting jobs, workerapi.MaxListed at most. It costs the same
 // however many jobs of a user wait.
-func (f *Fairness) Users(ctx context.Context, n int) (jobs.UserList, error) {
+func (f *Fairness) Users(ctx context.Context, n int) (workerapi.UserList, error) {
 	l := f.lister
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,7 +44,7 @@ func (f *Fairness) Users(ctx context.Context, n int) (jobs.UserList, error) {
 		defer cancel()
 		list, err := l.makeList(ctx, n)
 		if err != nil {
-			return jobs.UserList{}, err
+			return workerapi.UserList{}, err
 		}
 		l.list, l.length, l.made = list, n, time.Now()
 	}
@@ -61,7 +62,7 @@ type waitingFlow struct {
 	Since  *time.Time
 }
 
-func (l *lister) makeList(ctx context.Context, n int) (list jobs.UserList, err error) {
+func (l *lister) makeList(ctx context.Context, n int) (list workerapi.UserList, err error) {
 	database, err := l.store.database(ctx)
 	if err != nil {
 		return list, err
@@ -71,7 +72,7 @@ func (l *lister) makeList(ctx context.Context, n int) (list jobs.UserList, err e
 		return list, fmt.Errorf("users with jobs: %w", err)
 	}
 	users, partial := usersOf(flows)
-	list = jobs.UserList{Database: database, Found: len(users), Partial: partial}
+	list = workerapi.UserList{Database: database, Found: len(users), Partial: partial}
 	users = users[:min(n, len(users))]
 	names := make([]string, len(users))
 	for i, user := range users {
@@ -86,7 +87,7 @@ func (l *lister) makeList(ctx context.Context, n int) (list jobs.UserList, err e
 		byUser[slot.User] = append(byUser[slot.User], slot)
 	}
 	budget := l.runner.Budget()
-	list.Users = make([]jobs.UserJobs, len(users))
+	list.Users = make([]workerapi.UserJobs, len(users))
 	for i, user := range users {
 		list.Users[i] = l.describe(user, budget.Tier(ctx, user.User), byUser[user.User])
 	}
@@ -95,7 +96,7 @@ func (l *lister) makeList(ctx context.Context, n int) (list jobs.UserList, err e
 
 // waitingUser is a user's flows.
 type waitingUser struct {
-	jobs.UserJobs
+	workerapi.UserJobs
 	services map[string]int // that wait, by service
 }
 
@@ -114,14 +115,14 @@ func usersOf(flows []waitingFlow) (users []*waitingUser, partial bool) {
 	for _, flow := range flows {
 		user := byName[flow.User]
 		if user == nil {
-			user = &waitingUser{UserJobs: jobs.UserJobs{User: flow.User}, services: map[string]int{}}
+			user = &waitingUser{UserJobs: workerapi.UserJobs{User: flow.User}, services: map[string]int{}}
 			byName[flow.User], users = user, append(users, user)
 		}
 		user.Waiting += flow.Jobs
 		user.AtLeast = user.AtLeast || flow.More
 		user.services[service(flow.Queue)] += flow.Jobs
 		if flow.Oldest != nil && (user.Oldest == nil || flow.Since.Before(user.Oldest.Since)) {
-			user.Oldest = &jobs.WaitingJob{ID: *flow.Oldest, Since: *flow.Since}
+			user.Oldest = &workerapi.WaitingJob{ID: *flow.Oldest, Since: *flow.Since}
 		}
 	}
 	slices.SortFunc(users, func(a, b *waitingUser) int {
@@ -131,7 +132,7 @@ func usersOf(flows []waitingFlow) (users []*waitingUser, partial bool) {
 }
 
 // describe adds the tier, what runs, and which limit holds the jobs that wait.
-func (l *lister) describe(user *waitingUser, tier jobs.Tier, taken []jobs.Slot) jobs.UserJobs {
+func (l *lister) describe(user *waitingUser, tier jobs.Tier, taken []jobs.Slot) workerapi.UserJobs {
 	described := user.UserJobs
 	described.Tier, described.Running = tier.Name, []int64{}
 	inService := map[string]int{}
@@ -151,16 +152,16 @@ func (l *lister) describe(user *waitingUser, tier jobs.Tier, taken []jobs.Slot) 
 
 // heldBy is the limit that holds jobs of services that wait: the total, or else that of the
 // service with most of them.
-func heldBy(waiting map[string]int, limits jobs.Limits, taken int, inService map[string]int) (held *jobs.HeldBy) {
+func heldBy(waiting map[string]int, limits jobs.Limits, taken int, inService map[string]int) (held *workerapi.HeldBy) {
 	most := 0
 	for service, n := range waiting {
 		switch limit := limits.Of(service); {
 		case n == 0:
 		// While the total is full, room in a service is of no use.
 		case taken >= limits.Total:
-			return &jobs.HeldBy{Max: limits.Total}
+			return &workerapi.HeldBy{Max: limits.Total}
 		case inService[service] >= limit && (n > most || n == most && service < held.Service):
-			most, held = n, &jobs.HeldBy{Service: service, Max: limit}
+			most, held = n, &workerapi.HeldBy{Service: service, Max: limit}
 		}
 	}
 	return held

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // withEachBackEnd runs a test with slots in memory, in PostgreSQL and in Redis. The option is
@@ -44,12 +45,12 @@ func withEachBackEnd(t *testing.T, test func(t *testing.T, in option)) {
 }
 
 // lists asks the handler for users. Lists are good for a second, so it asks until one is as wanted.
-func (r *rig) lists(n int, want ...jobs.UserJobs) (list jobs.UserList) {
+func (r *rig) lists(n int, want ...workerapi.UserJobs) (list workerapi.UserList) {
 	r.Helper()
 	proctest.Eventually(r, "the list of users", func() error {
 		w := httptest.NewRecorder()
 		r.fair.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, fmt.Sprintf("/jobs?n=%d", n), nil))
-		list = jobs.UserList{}
+		list = workerapi.UserList{}
 		if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil || w.Code != http.StatusOK {
 			return fmt.Errorf("%d %s: %w", w.Code, w.Body, err)
 		}
@@ -62,13 +63,13 @@ func (r *rig) lists(n int, want ...jobs.UserJobs) (list jobs.UserList) {
 }
 
 // waiting is a job and when it could have run, as Why has it.
-func (r *rig) waiting(id int64) *jobs.WaitingJob {
+func (r *rig) waiting(id int64) *workerapi.WaitingJob {
 	r.Helper()
 	why, err := r.fair.Why(context.Background(), id)
 	if err != nil {
 		r.Fatal(err)
 	}
-	return &jobs.WaitingJob{ID: id, Since: why.Since.UTC()}
+	return &workerapi.WaitingJob{ID: id, Since: why.Since.UTC()}
 }
 
 // It is told who has jobs that run or wait, since when, and which limit holds them, wherever
@@ -90,16 +91,16 @@ func TestUsersWithJobs(t *testing.T) {
 			t.Fatal(err)
 		}
 		list := r.lists(2,
-			jobs.UserJobs{User: "bob", Tier: "free", Running: bob[:1], Waiting: 4, Oldest: r.waiting(bob[1]), Held: &jobs.HeldBy{Max: 1}},
-			jobs.UserJobs{User: "ann", Tier: "pro", Running: ann[:1], Waiting: 2, Oldest: r.waiting(ann[1]), Held: &jobs.HeldBy{Service: "slow", Max: 1}},
+			workerapi.UserJobs{User: "bob", Tier: "free", Running: bob[:1], Waiting: 4, Oldest: r.waiting(bob[1]), Held: &workerapi.HeldBy{Max: 1}},
+			workerapi.UserJobs{User: "ann", Tier: "pro", Running: ann[:1], Waiting: 2, Oldest: r.waiting(ann[1]), Held: &workerapi.HeldBy{Service: "slow", Max: 1}},
 		)
 		if list.Found != 3 || list.Partial || list.Database == "" {
 			t.Errorf("the list is %+v, want 3 users found, not partial, of a database", list)
 		}
-		r.lists(100, slices.Concat(list.Users, []jobs.UserJobs{{User: "eve", Tier: "pro", Running: eve}})...)
+		r.lists(100, slices.Concat(list.Users, []workerapi.UserJobs{{User: "eve", Tier: "pro", Running: eve}})...)
 		close(r.gate("hang"))
 		r.finished(slices.Concat(bob, ann, eve, system))
-		r.lists(100, []jobs.UserJobs{}...)
+		r.lists(100, []workerapi.UserJobs{}...)
 	})
 }
 
@@ -118,7 +119,7 @@ func TestUsersWhoseSlotsAreElsewhere(t *testing.T) {
 	late := r.insert(1, task{User: "ann"}, "fast_default")
 	r.inLine("ann", 1)
 	r.explain(late[0], "parked")
-	want := jobs.UserJobs{User: "ann", Tier: "pro", Running: ids, Waiting: 1, Oldest: r.waiting(late[0]), Held: &jobs.HeldBy{Max: 2}}
+	want := workerapi.UserJobs{User: "ann", Tier: "pro", Running: ids, Waiting: 1, Oldest: r.waiting(late[0]), Held: &workerapi.HeldBy{Max: 2}}
 	r.lists(1, want)
 	if reserved, err := r.slots.Release(t.Context(), elsewhere, two, time.Hour); err != nil || len(reserved) != 1 {
 		t.Fatalf("Release() = %v, %v, want a slot reserved for the job that waits", reserved, err)
@@ -158,10 +159,10 @@ func TestUsersOfALongBacklog(t *testing.T) {
 	}
 	scheduled := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r.lists(100,
-		jobs.UserJobs{User: "ann", Tier: "free", Running: []int64{}, Waiting: 1401, AtLeast: true, Oldest: &jobs.WaitingJob{ID: last, Since: time.Unix(1760000500, 0).UTC()}},
-		jobs.UserJobs{User: "user0", Tier: "free", Running: []int64{}, Waiting: 1, Oldest: &jobs.WaitingJob{ID: odd[0], Since: scheduled}},
-		jobs.UserJobs{User: "user1", Tier: "free", Running: []int64{}, Waiting: 1, Oldest: &jobs.WaitingJob{ID: odd[1], Since: scheduled}},
-		jobs.UserJobs{User: "user2", Tier: "free", Running: []int64{}, Waiting: 1, Oldest: &jobs.WaitingJob{ID: odd[2], Since: time.Unix(1e11, 0).UTC()}},
+		workerapi.UserJobs{User: "ann", Tier: "free", Running: []int64{}, Waiting: 1401, AtLeast: true, Oldest: &workerapi.WaitingJob{ID: last, Since: time.Unix(1760000500, 0).UTC()}},
+		workerapi.UserJobs{User: "user0", Tier: "free", Running: []int64{}, Waiting: 1, Oldest: &workerapi.WaitingJob{ID: odd[0], Since: scheduled}},
+		workerapi.UserJobs{User: "user1", Tier: "free", Running: []int64{}, Waiting: 1, Oldest: &workerapi.WaitingJob{ID: odd[1], Since: scheduled}},
+		workerapi.UserJobs{User: "user2", Tier: "free", Running: []int64{}, Waiting: 1, Oldest: &workerapi.WaitingJob{ID: odd[2], Since: time.Unix(1e11, 0).UTC()}},
 	)
 }
 

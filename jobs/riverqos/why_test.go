@@ -18,12 +18,13 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // explain asks the handler about a job until its answer has a state.
-func (r *rig) explain(id int64, state string) jobs.Why {
+func (r *rig) explain(id int64, state string) workerapi.Why {
 	r.Helper()
-	var why jobs.Why
+	var why workerapi.Why
 	proctest.Eventually(r, "the job's state", func() error {
 		w := httptest.NewRecorder()
 		r.fair.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, fmt.Sprintf("/jobs/%d", id), nil))

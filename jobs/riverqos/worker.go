@@ -55,7 +55,7 @@ func (w *worker) attempt(user string, row *rivertype.JobRow, marks jobMarks) job
 	}
 	if !w.cfg.Ungated {
 		try.Released = func(ctx context.Context, limits jobs.Limits) {
-			w.gate.replaceEnded(ctx, ended, sizedFlow{flow{user, row.Queue}, limits.Of(service(row.Queue))})
+			w.gate.replaceEnded(ctx, endedAttempt{ended, sizedFlow{flow{user, row.Queue}, limits.Of(service(row.Queue))}})
 		}
 	}
 	return try

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // TestJobs looks at whose background jobs run and wait, on a real River with its PostgreSQL.
@@ -81,7 +81,7 @@ func TestJobsOfAFake(t *testing.T) {
 	id := int64(4711)
 	f.set(func(f *fake) {
 		f.jobs = api.Jobs{Found: 213, Partial: true, Workers: []api.JobWorker{{Address: "w:9092"}}, Users: []api.UserJobs{
-			{Name: name("<b>bulk</b>"), Tier: "free", Running: 1, Waiting: 1400, AtLeast: true, Oldest: &id, Since: &since, Held: &jobs.HeldBy{Service: "analysis", Max: 1}},
+			{Name: name("<b>bulk</b>"), Tier: "free", Running: 1, Waiting: 1400, AtLeast: true, Oldest: &id, Since: &since, Held: &workerapi.HeldBy{Service: "analysis", Max: 1}},
 			{Name: name("ann"), Tier: "pro", Running: 0, Waiting: 3, Oldest: &id, Since: &since},
 			{Name: name("dave"), Tier: "pro", Running: 2},
 		}}

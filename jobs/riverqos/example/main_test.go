@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/pgserver"
 	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 func TestTheExampleRunsToItsEnd(t *testing.T) {
@@ -110,7 +110,7 @@ func TestTheExampleTellsOperators(t *testing.T) {
 		return json.NewDecoder(r.Body).Decode(answer)
 	}
 	proctest.Eventually(t, "both users' jobs run and wait", func() error {
-		var list jobs.UserList
+		var list workerapi.UserList
 		if err := read("/jobs", &list); err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ func TestTheExampleTellsOperators(t *testing.T) {
 		if want := "fred free: 1 run, 4 wait, held &{Service: Max:1}; paula pro: 3 run, 2 wait, held &{Service: Max:3}; "; got != want {
 			return fmt.Errorf("%s, want %s", got, want)
 		}
-		var why jobs.Why
+		var why workerapi.Why
 		if err := read(fmt.Sprintf("/jobs/%d", list.Users[0].Oldest.ID), &why); err != nil {
 			return err
 		}

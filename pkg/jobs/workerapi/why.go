@@ -1,4 +1,4 @@
-package jobs
+package workerapi
 
 import "time"
 
@@ -18,7 +18,7 @@ type Why struct {
 	User    string         `json:"user,omitempty"` // the key of the limit file; "" is a job without a user
 	Tier    string         `json:"tier,omitempty"`
 	Service string         `json:"service,omitempty"`
-	Max     int            `json:"max,omitempty"`    // jobs of the user at a time; Unlimited if there is no such limit
+	Max     int            `json:"max,omitempty"`    // jobs of the user at a time; jobs.Unlimited if there is no such limit
 	Queues  map[string]int `json:"queues,omitempty"` // the same in the queues of these services
 	Each    int            `json:"each,omitempty"`   // the same in those of each other service; 0 if there is no such limit
 

@@ -1,4 +1,6 @@
-package jobs
+// Package workerapi is what a worker says of its jobs, in JSON. Who reads it does not
+// link what runs jobs.
+package workerapi
 
 import "time"
 
