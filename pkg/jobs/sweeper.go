@@ -126,10 +126,16 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("users who wait: %w", err)
 		}
+		// Nearly all who wait have no free slot: one call finds them, and spares two for each.
+		taken, err := within(ctx, s.cfg.AnswerTimeout, func(ctx context.Context) (map[string][]Slot, error) { return s.taken(ctx, users) })
+		// It may be for one user of them. Each is asked for alone then.
+		if err := failures.Add(ctx, err); err != nil {
+			return err
+		}
 		budget := s.tiers.budget(s.cfg.TierTimeout)
 		for _, user := range users {
 			// By the tier of now: a limit that was raised lets more in, although no slot became free.
-			reserved, err := s.reserveAll(ctx, user, budget.Tier(ctx, user).Limits)
+			reserved, err := s.reserveAll(ctx, user, budget.Tier(ctx, user).Limits, taken[user])
 			if err := failures.Add(ctx, err); err != nil {
 				return err
 			}
@@ -145,9 +151,28 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 	}
 }
 
+// taken are users' slots that are held or reserved.
+func (s *sweeper) taken(ctx context.Context, users []string) (map[string][]Slot, error) {
+	all, err := s.cfg.Slots.Taken(ctx, users)
+	byUser := map[string][]Slot{}
+	for _, slot := range all {
+		byUser[slot.User] = append(byUser[slot.User], slot)
+	}
+	return byUser, err
+}
+
 // reserveAll reserves a user's free slots, and returns all jobs of the user for which slots
-// are reserved.
-func (s *sweeper) reserveAll(ctx context.Context, user string, limits Limits) ([]Job, error) {
+// are reserved. Some of the user's slots are known to be taken.
+func (s *sweeper) reserveAll(ctx context.Context, user string, limits Limits, taken []Slot) (reserved []Job, err error) {
+	// None is free.
+	if len(taken) >= limits.Total {
+		for _, slot := range taken {
+			if slot.Holder == "" {
+				reserved = append(reserved, slot.Job)
+			}
+		}
+		return reserved, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.AnswerTimeout)
 	defer cancel()
 	if _, err := s.reserveFree(ctx, user, limits); err != nil {

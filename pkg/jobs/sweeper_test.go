@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -122,7 +123,7 @@ func TestALostTurnEndsASweep(t *testing.T) {
 // deaf are Slots that do not answer some questions.
 type deaf struct {
 	Slots
-	waiting, reserved bool
+	waiting, taken, reserved bool
 }
 
 func (d *deaf) Waiting(ctx context.Context, after string, n int) ([]string, error) {
@@ -131,6 +132,14 @@ func (d *deaf) Waiting(ctx context.Context, after string, n int) ([]string, erro
 		return nil, ctx.Err()
 	}
 	return d.Slots.Waiting(ctx, after, n)
+}
+
+func (d *deaf) Taken(ctx context.Context, users []string) ([]Slot, error) {
+	if d.taken {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return d.Slots.Taken(ctx, users)
 }
 
 func (d *deaf) Reserved(ctx context.Context, user string) ([]Job, error) {
@@ -148,7 +157,7 @@ func TestSlotsThatHangEndASweep(t *testing.T) {
 		takes time.Duration
 	}{
 		{"for all", deaf{waiting: true}, 5 * time.Second},
-		{"for each user, three times", deaf{reserved: true}, 15 * time.Second},
+		{"for a page, and for each user, three times", deaf{taken: true, reserved: true}, 15 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -219,6 +228,67 @@ func TestASweepMakesGoodWhatWasLost(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A sweep asks for all users who wait at once, and for one alone only if they have a free slot.
+func TestASweepAsksForUsersTogether(t *testing.T) {
+	slots := &counted{Slots: NewMemory(nil), calls: map[string]int{}}
+	for i := range 5 {
+		park(t, slots, fmt.Sprint("user", i))
+	}
+	runner := newTestRunner(t, RunnerConfig{Slots: slots, Queue: awake{}})
+	for _, step := range []struct {
+		free string
+		want map[string]int
+	}{
+		{"", map[string]int{"taken": 1}},
+		{"user3", map[string]int{"taken": 1, "ReserveFree user3": 1}},
+		{"", map[string]int{"taken": 1}}, // the slot is reserved
+	} {
+		if step.free != "" {
+			slots.free(t, step.free)
+		}
+		slots.calls = map[string]int{}
+		if err := runner.sweeper.reserveFreeSlots(t.Context()); err != nil || !maps.Equal(slots.calls, step.want) {
+			t.Errorf("a sweep after a slot of %q became free: %v, %v, want %v", step.free, slots.calls, err, step.want)
+		}
+	}
+}
+
+// awake is a queue all of whose jobs are available.
+type awake struct{ noQueue }
+
+func (awake) Wake(_ context.Context, ids []string) (map[string]WakeResult, error) {
+	results := map[string]WakeResult{}
+	for _, id := range ids {
+		results[id] = WakeAwake
+	}
+	return results, nil
+}
+
+// counted are Slots that count calls of a sweep.
+type counted struct {
+	Slots
+	calls map[string]int
+}
+
+func (c *counted) Taken(ctx context.Context, users []string) ([]Slot, error) {
+	c.calls["taken"]++
+	return c.Slots.Taken(ctx, users)
+}
+
+func (c *counted) ReserveFree(ctx context.Context, user string, l Limits, reserve time.Duration) ([]Job, error) {
+	c.calls["ReserveFree "+user]++
+	return c.Slots.ReserveFree(ctx, user, l, reserve)
+}
+
+// free ends the lease of a user's slot, which nobody gives back.
+func (c *counted) free(t *testing.T, user string) {
+	t.Helper()
+	if lost, err := c.Renew(t.Context(), []Claim{claimOf(user, user+".runs", "runs")}, time.Nanosecond); err != nil || len(lost) > 0 {
+		t.Fatalf("Renew = %v, %v", lost, err)
+	}
+	<-time.After(time.Millisecond)
 }
 
 func TestUserFailures(t *testing.T) {
