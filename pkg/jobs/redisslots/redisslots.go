@@ -31,9 +31,16 @@ const (
 
 // New returns Slots that are kept in Redis. The client remains the caller's, to
 // configure and to close. It may retry.
-func New(client redis.UniversalClient) jobs.Slots { return jobs.Checked(&slots{client}) }
+func New(client redis.UniversalClient) jobs.Slots {
+	s := &slots{client: client}
+	s.pipelines = newPipelines(s.sendAll)
+	return jobs.Checked(s)
+}
 
-type slots struct{ client redis.UniversalClient }
+type slots struct {
+	client    redis.UniversalClient
+	pipelines *pipelines // of calls for single users
+}
 
 func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease time.Duration, park bool) (jobs.Verdict, error) {
 	args := append(beginArguments("acquire"), c.ID, c.Holder, c.Queue, micros(lease), park, jobs.MaxParked)
@@ -194,39 +201,45 @@ type call struct {
 
 // callForUser calls the script for a user.
 func (s *slots) callForUser(ctx context.Context, user string, args []any) *redis.Cmd {
-	// Run sends the script along where Redis does not know it.
-	return script.Run(ctx, s.client, userKeys(user), args...)
+	return s.pipelines.call(ctx, call{userKeys(user), args})
 }
 
-// callAll makes calls in one round trip, and again those for which Redis did not know
-// the script.
+// callAll makes calls in one round trip, and returns the error of the first that failed.
 func (s *slots) callAll(ctx context.Context, calls []call) ([]*redis.Cmd, error) {
 	// A pipeline of nothing asks nobody, and must not pass for an answer after the context's end.
 	if len(calls) == 0 {
 		return nil, ctx.Err()
 	}
+	replies := s.sendAll(ctx, calls)
+	for _, reply := range replies {
+		if err := reply.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return replies, nil
+}
+
+// sendAll makes calls in one round trip, and again those for which Redis did not know
+// the script. Each reply has its own error.
+func (s *slots) sendAll(ctx context.Context, calls []call) []*redis.Cmd {
 	replies := make([]*redis.Cmd, len(calls))
 	pipe := s.client.Pipeline()
 	for i, c := range calls {
 		replies[i] = script.EvalSha(ctx, pipe, c.keys, c.args...)
 	}
-	// The error of the first call that failed. The others may have been done.
+	// The error of the first call that failed. The others may have been done. Of no call there is none.
 	_, failed := pipe.Exec(ctx)
 	for i, c := range calls {
 		err := replies[i].Err()
 		// Redis forgets its scripts when it restarts. A pipeline cannot send the script along where it is missing, as Run does for one call.
 		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 			replies[i] = script.Run(ctx, s.client, c.keys, c.args...)
-			err = replies[i].Err()
-		} else if err == nil && replies[i].Val() == nil {
+		} else if err == nil && replies[i].Val() == nil && failed != nil {
 			// Neither an answer nor an error: the call was not sent, because the connection broke before.
-			err = failed
-		}
-		if err != nil {
-			return nil, err
+			replies[i].SetErr(failed)
 		}
 	}
-	return replies, nil
+	return replies
 }
 
 // beginArguments begins a call's arguments.
