@@ -20,6 +20,9 @@ RUN  ?= .
 HAPROXY ?=
 # Redis for the integration tests: empty for the one in PATH, or valkey to fetch that.
 REDIS ?=
+# PostgreSQL for `make test-postgres`: empty for the newest that is installed, a version (17, 18) to
+# fetch, or a directory of its programs.
+POSTGRES ?=
 # How long each fuzz test runs.
 FUZZTIME ?= 20s
 # What random tests (pgregory.net/rapid) draw from: the same each time, so that a change's tests
@@ -28,8 +31,8 @@ export RAPID_SEED ?= 1
 # How many histories each random test tries in `make random`.
 CHECKS ?= 2000
 
-# The River adapter is a Go module of its own.
-RIVER := jobs/riverqos
+# The adapters of job queues, each a Go module of its own.
+QUEUES := jobs/asynqos jobs/riverqos
 # Modules apart from the workspace, in deploy: their libraries choose no version of ours.
 APART := containers helm
 
@@ -72,8 +75,8 @@ test: setup test-unit ## run all tests
 
 # They run side by side, because much of their time is waiting.
 test-unit: setup ## run the tests of all packages, with the race detector where there are goroutines
-	@scripts/setup zsh fish promtool postgresql openssl
-	$(MAKE) -j 3 test-calm test-race test-river $(APART:%=test-%)
+	@scripts/setup zsh fish promtool postgresql pgbouncer openssl
+	$(MAKE) -j 3 test-calm test-race test-queues $(APART:%=test-%)
 
 # Everything that is not compiled for the race detector is compiled with -trimpath, as the
 # commands are, and so only once. -parallel 4: what haproxy's tests do is mostly waiting. The simulated
@@ -83,20 +86,20 @@ test-calm: build
 	$(STEADY) -trimpath -shuffle=on -run '^TestSimulated' -- ./internal/spoa
 
 # Else the race detector sleeps for a second when a package's tests are over.
-test-race test-river: export GORACE := atexit_sleep_ms=0
+test-race test-queues: export GORACE := atexit_sleep_ms=0
 
 test-race: build compile-race
 	$(STEADY) -race -p 3 -shuffle=on -- $(UNIT)
 
-test-river: build compile-race
-	cd $(RIVER) && $(STEADY) -race -shuffle=on -- ./...
+test-queues: build compile-race
+	for module in $(QUEUES); do (cd $$module && $(STEADY) -race -shuffle=on -- ./...); done
 
 # Without -trimpath, as lint wants their libraries compiled: Kubernetes' take longest of all.
 $(APART:%=test-%): build
 	cd deploy/$(@:test-%=%) && GOWORK=off $(STEADY) -shuffle=on -- ./...
 
-compile-race: # what both modules need, before both would compile it at the same time
-	cd $(RIVER) && $(GO) build -race ./...
+compile-race: # what all modules need, before two would compile it at the same time
+	for module in $(QUEUES); do (cd $$module && $(GO) build -race ./...); done
 
 # -parallel 3: most of their time is waiting. With more of them at a time a machine with two
 # cores stalls now and then, and what has to come in time does not.
@@ -109,11 +112,23 @@ test-integration: setup build ## run whole clusters of real processes; HAPROXY=3
 	echo "HAProxy: $$("$${haproxy:-haproxy}" -v | head -n 1)"; redis-server -v; \
 	$(STEADY) -trimpath -count=1 -p 1 -parallel 3 -timeout 20m -run '$(RUN)' -- $(ONHAPROXY) $(if $(REDIS),$(ONREDIS)) ./test/...
 
-test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2, and on Valkey
+test-postgres: build ## run the tests of background jobs; POSTGRES=17 or a directory chooses another PostgreSQL
+	@scripts/setup postgresql pgbouncer
+	@postgres='$(POSTGRES)'; \
+	case "$$postgres" in [0-9][0-9]) scripts/setup patchelf; postgres=$$(scripts/fetch-program "postgresql-$$postgres" | tail -n 1);; esac; \
+	export SLUICE_POSTGRES="$$postgres"; \
+	[ -z "$$postgres" ] || "$$postgres/postgres" --version; \
+	$(STEADY) -count=1 -run '$(RUN)' -- ./pkg/jobs/pgslots; \
+	cd jobs/riverqos && $(STEADY) -count=1 -run '$(RUN)' -- ./...
+
+test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2, and on Valkey, and those of background jobs on PostgreSQL 15, 17 and 18
 	$(MAKE) test-integration
 	$(MAKE) test-integration HAPROXY=3.0
 	$(MAKE) test-integration HAPROXY=3.2
 	$(MAKE) test-integration REDIS=valkey ONHAPROXY=
+	$(MAKE) test-postgres
+	$(MAKE) test-postgres POSTGRES=17
+	$(MAKE) test-postgres POSTGRES=18
 
 # What `make chaos` does: for how long, drawn from what, with which kind of Redis.
 DURATION ?= 20m
@@ -135,7 +150,7 @@ bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost 
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchmem ./pkg/limits ./pkg/limits/limitfile ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./internal/polygen/view ./internal/spoa ./internal/spop ./internal/bus
 	@scripts/setup postgresql
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' ./pkg/jobs/...
-	cd $(RIVER) && $(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 1x .
+	for module in $(QUEUES); do (cd $$module && $(GO) test -count=1 -timeout 30m -run '^$$' -bench '$(RUN)' -benchtime 1x .); done
 	@scripts/setup chromium
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 20x ./test/page
 
@@ -156,7 +171,7 @@ overload: setup ## offer a cluster ten times what this machine can serve for FLO
 	@exec bin/overload --duration $(FLOOD) --seed $(SEED)
 
 fuzz: ## fuzz every parser for FUZZTIME each
-	@for module in . $(RIVER); do cd $(CURDIR)/$$module; for pkg in $$($(GO) list ./...); do \
+	@for module in . $(QUEUES); do cd $(CURDIR)/$$module; for pkg in $$($(GO) list ./...); do \
 		for f in $$($(GO) test -list '^Fuzz' $$pkg | grep ^Fuzz || true); do \
 			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
 		done; \
@@ -177,12 +192,12 @@ mutate: ## count the small mistakes in the cores that their tests miss
 
 lint: $(LINT) ## check style, and that imports point one way
 	$(LINT) run ./...
-	cd $(RIVER) && $(LINT) run --config $(CURDIR)/.golangci.yml ./...
+	for module in $(QUEUES); do (cd $$module && $(LINT) run --config $(CURDIR)/.golangci.yml ./...); done
 	for module in $(APART); do (cd deploy/$$module && GOWORK=off $(LINT) run --config $(CURDIR)/.golangci.yml --build-tags images ./...); done
 	@! grep -nE '^[[:space:]]*go [a-z]' $(PURE:=/*.go)
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
 	$(GO) mod verify >/dev/null
-	cd $(RIVER) && $(GO) mod verify >/dev/null
+	for module in $(QUEUES); do (cd $$module && $(GO) mod verify >/dev/null); done
 
 $(LINT):
 	GOBIN=$(BIN) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
@@ -220,4 +235,4 @@ test-images: ## try the images and deploy/compose.yaml without a container engin
 clean: ## remove what was built
 	rm -rf bin dist
 
-.PHONY: help setup run demo build test test-unit test-calm test-race test-river test-containers test-helm compile-race test-integration test-matrix chaos soak overload bench fuzz random simulate mutate lint check manifests packages images release test-packages test-images clean
+.PHONY: help setup run demo build test test-unit test-calm test-race test-queues test-containers test-helm compile-race test-integration test-postgres test-matrix chaos soak overload bench fuzz random simulate mutate lint check manifests packages images release test-packages test-images clean

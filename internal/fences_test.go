@@ -23,6 +23,10 @@ func TestFences(t *testing.T) {
 			[]string{"internal/polygen", "internal/limitwatch", "internal/up", "github.com/alicebob/miniredis/v2"}},
 		{"polygen does not know the agent, and does not talk to HAProxy", "cmd/polygen",
 			[]string{"internal/spoa", "internal/peers", "internal/spop", "internal/runtimeapi", "haproxy", "github.com/negasus/haproxy-spoe-go", "github.com/alicebob/miniredis/v2"}},
+		{"background jobs do without Redis", "pkg/jobs",
+			[]string{"internal/bus", "github.com/redis/go-redis/v9"}},
+		{"a worker that follows polygen links neither daemon", "pkg/jobs/redislimits",
+			[]string{"internal/polygen", "internal/spoa", "internal/admin", "internal/cli", "github.com/alicebob/miniredis/v2"}},
 		{"the API's types know no daemon", "internal/api",
 			[]string{"internal/admin", "internal/bus", "internal/cli", "internal/polygen", "internal/spoa", "github.com/prometheus/client_golang", "github.com/redis/go-redis/v9"}},
 	} {

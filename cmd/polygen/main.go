@@ -23,7 +23,8 @@ type options struct {
 	Margin int    `name:"concurrent-margin" help:"How far, in percent of the limit, a blocked user's requests in progress must fall before the user is unblocked; at least one request." default:"5" placeholder:"PERCENT" env:"SLUICE_CONCURRENT_MARGIN"`
 
 	cli.UserMetrics `embed:""`
-	KeySecret       cli.KeySecret `embed:""`
+	KeySecret       cli.KeySecret  `embed:""`
+	JobWorkers      cli.JobWorkers `embed:""`
 
 	cli.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
 	cli.Redis `embed:""`
@@ -80,7 +81,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		return err
 	}
 	defer b.Close()
-	p, err := polygen.New(polygen.Options{Name: o.Name, Bus: b, Limits: watcher, Strict: o.Strict, Margin: o.Margin, UserMetrics: polygen.UserMetrics(o.UserMetrics), Logger: log, Registerer: registry, Tracer: tracer})
+	p, err := polygen.New(polygen.Options{Name: o.Name, Bus: b, Limits: watcher, Strict: o.Strict, Margin: o.Margin, UserMetrics: polygen.UserMetrics(o.UserMetrics), JobWorkers: o.JobWorkers.Addresses, JobAccess: o.JobWorkers.Access(), Logger: log, Registerer: registry, Tracer: tracer})
 	if err != nil {
 		return err
 	}

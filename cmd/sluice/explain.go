@@ -24,7 +24,7 @@ type explain struct {
 	Admin    string `help:"Also ask the polygen (or sluice up) at this admin address, host:port or https://host:port, for the user's use, shares, state and last refusals." placeholder:"HOST:PORT"`
 
 	Job    int64  `help:"Show instead why the background job with this River id waits." placeholder:"ID"`
-	Worker string `help:"Worker to ask about --job; any worker will do. The address on which it serves riverqos' handler, host:port or https://host:port." placeholder:"HOST:PORT"`
+	Worker string `help:"Worker to ask about --job; any worker will do. The address on which it serves riverqos' handler, host:port or https://host:port. With --admin in its place, the workers that polygen knows are asked." placeholder:"HOST:PORT"`
 
 	Access `embed:""`
 }
@@ -39,20 +39,20 @@ Limits are those of now. An entry that ends (until) says so, and what follows; w
 
 With --admin, asks a running polygen and prints after the limits whether the user is refused now and why, how much of each limit is used, how many requests of each class start, limited or not, what each instance runs and may run of the user, and the last decisions to refuse requests.
 
-With --job and --worker, asks a worker of background jobs and prints what the job is waiting for: its user's slots and which jobs have them, its place in the user's line, and how many jobs go before it.`
+With --job, prints what a background job is waiting for: its user's slots and which jobs have them, its place in the user's line, and how many jobs go before it. Either a worker is asked (--worker), or a polygen that knows the workers (--admin; its flag is --jobs-worker). Where those are of several databases, each job with that id is printed.`
 }
 
 // Validate is called by kong.
 func (e *explain) Validate() error {
 	switch {
 	case e.Job == 0 && e.User == "":
-		return errors.New("name a user, or a background job with --job and --worker")
+		return errors.New("name a user, or a background job with --job")
 	case e.Job == 0:
 		return nil
-	case e.User != "" || e.Class != "" || e.Endpoint != "" || e.Admin != "":
-		return errors.New("--job goes with --worker alone: a job's user is its own")
-	case e.Worker == "":
-		return errors.New("--job: " + apiclient.WorkerHint)
+	case e.User != "" || e.Class != "" || e.Endpoint != "":
+		return errors.New("--job goes with --worker or --admin alone: a job's user is its own")
+	case (e.Worker == "") == (e.Admin == ""):
+		return errors.New("--job: " + apiclient.WorkerFlags.Hint() + ", or that of a polygen that knows the workers with --admin")
 	case e.Job < 0:
 		return fmt.Errorf("--job %d: want River's id of the job, a positive number", e.Job)
 	}
@@ -113,9 +113,42 @@ func (e *explain) askPolygen() (u api.User, err error) {
 
 // explainJob prints why a background job waits.
 func (e *explain) explainJob(out io.Writer) error {
-	why, err := apiclient.AskJob(context.Background(), e.Worker, e.access(), e.Job)
+	if e.Admin != "" {
+		return e.explainJobs(out)
+	}
+	worker, err := apiclient.NewWorker(e.Worker, e.access(), apiclient.WorkerFlags)
+	if err != nil {
+		return err
+	}
+	defer worker.Close()
+	why, err := worker.Job(context.Background(), e.Job)
+	if errors.Is(err, api.ErrNoJob) {
+		return fmt.Errorf("job %d: %w", e.Job, err)
+	}
 	if err != nil {
 		return err
 	}
 	return account.WriteJob(out, why)
+}
+
+// explainJobs prints what a polygen says of the jobs with an id.
+func (e *explain) explainJobs(out io.Writer) error {
+	a, err := e.client(e.Admin)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	var job api.Job
+	if err := a.GetJSON(context.Background(), api.JobPath(e.Job), &job); err != nil {
+		return err
+	}
+	for i, why := range job.Jobs {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		if err := account.WriteJob(out, why); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -34,7 +34,7 @@ type override struct {
 
 // Help tells what it does.
 func (*override) Help() string {
-	return `Sets limits of one user for a time, over what the limit file says of that user; every other limit stays as it is there. A tier replaces all of them. The override is in force on all instances within a second or two, outlives restarts, and ends by itself. Another one for the same user (and endpoint) replaces it.
+	return `Sets limits of one user for a time, over what the limit file says of that user; every other limit stays as it is there. A tier replaces all of them. The override is in force on all instances, and in workers of background jobs that follow polygen, within a second or two, outlives restarts, and ends by itself. Another one for the same user (and endpoint) replaces it.
 
 sluice override bob concurrent=50 requests.GET=200 --for 15m --reason "launch, see ticket 42"
 

@@ -13,6 +13,7 @@ import (
 type top struct {
 	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
 	Sort     string        `help:"Sort order: rate (most requests per second), concurrent (most in progress), down or up (most bytes per second), or recent (heard of last)." enum:"rate,concurrent,down,up,recent" default:"rate" placeholder:"ORDER"`
+	Jobs     bool          `help:"List instead the users who have background jobs that run or wait, those with most waiting jobs first. polygen asks the workers that its flag --jobs-worker names."`
 	N        int           `short:"n" help:"Maximum number of users, up to 100. A terminal shows as many of them as fit." default:"20" placeholder:"N"`
 	Interval time.Duration `help:"Refresh interval, at least 100ms." default:"2s" placeholder:"TIME"`
 	Once     bool          `help:"Print one list and exit."`
@@ -46,6 +47,8 @@ In a pipe the lines of a table that are no users begin with #, the columns are d
 
 sluice top --once | awk '!/^#/ && $3 != "ok" {print $1, $8}'
 
+With --jobs the columns are: user, tier; running: jobs that hold a slot; waiting: jobs that could run and do not (1000+ are more than were counted); waits for: how long the oldest of them has; oldest job: its id, for sluice explain --job; held by, limit: the limit of the user that holds them, total or queue:SERVICE, and how many jobs at a time it allows ("-": no limit does, they wait for a worker). The first line names workers that do not answer. With --json each line is the answer of /api/v1/jobs.
+
 With --json each line is the answer of /api/v1/users, and of each user "nearest": limit, mode, used, max and share, or null.
 
 Users without a limit are listed, too: "started" in the JSON has the requests per second of each verb and operation class. Bytes per second are known only of users with a limit of bandwidth. Refused requests did not start, and are in no rate.`
@@ -74,6 +77,6 @@ func (t *top) execute(stdout, stderr io.Writer) int {
 		return cli.Exit(stderr, "sluice top", err)
 	}
 	defer a.Close()
-	o := listing.Options{Sort: api.Sort(t.Sort), N: t.N, Interval: t.Interval, Once: t.Once, JSON: t.JSON}
+	o := listing.Options{Jobs: t.Jobs, Sort: api.Sort(t.Sort), N: t.N, Interval: t.Interval, Once: t.Once, JSON: t.JSON}
 	return cli.Exit(stderr, "sluice top", listing.Run(ctx, a, o, stdout, stderr))
 }

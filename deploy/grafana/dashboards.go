@@ -8,6 +8,7 @@ import (
 
 	"github.com/grafana/grafana-foundation-sdk/go/common"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
 	"github.com/grafana/grafana-foundation-sdk/go/units"
 )
 
@@ -115,13 +116,22 @@ func overview() *dashboard.DashboardBuilder {
 		WithRow(dashboard.NewRowBuilder("Background jobs")).
 		WithPanel(graph("Jobs by queue", "Held back are those that wait for their own user's jobs: parked and gated.", units.Short,
 			line{`max by (queue, state) (sluice_jobs_depth)`, "{{queue}}: {{state}}"})).
-		WithPanel(graph("Wait of a job, by tier", "From when it could have started to when it did.", units.Seconds,
-			line{`histogram_quantile(0.5, sum by (tier, le) (rate(sluice_jobs_wait_seconds_bucket[$__rate_interval])))`, "0.5 {{tier}}"},
-			line{`histogram_quantile(0.95, sum by (tier, le) (rate(sluice_jobs_wait_seconds_bucket[$__rate_interval])))`, "0.95 {{tier}}"})).
+		WithPanel(waits("priority")).
+		WithPanel(waits("default")).
+		WithPanel(waits("scheduled")).
 		WithPanel(graph("Running and refused a slot, by tier", "", units.Short,
 			line{`sum by (tier) (sluice_jobs_running)`, "{{tier}}: running"},
 			line{`sum by (tier, reason) (rate(sluice_jobs_refused_total[$__rate_interval]))`, "{{tier}}: refused per second, {{reason}}"},
-			line{`sum by (tier) (rate(sluice_jobs_snoozes_total[$__rate_interval]))`, "{{tier}}: snoozed per second"}))
+			line{`sum by (tier) (rate(sluice_jobs_snoozes_total[$__rate_interval]))`, "{{tier}}: snoozed per second"},
+			line{`sum by (tier) (rate(sluice_jobs_delayed_total[$__rate_interval]))`, "{{tier}}: delayed per second"}))
+}
+
+// waits is how long jobs of a class of queues waited. Which users' they are, the page says.
+func waits(class string) *timeseries.PanelBuilder {
+	of := func(q string) line {
+		return line{fmt.Sprintf(`histogram_quantile(%s, sum by (tier, le) (rate(sluice_jobs_wait_seconds_bucket{class="%s"}[$__rate_interval])))`, q, class), q + " {{tier}}"}
+	}
+	return graph("Wait of a "+class+" job, by tier", "From when it could have started to when it did, of jobs that started.", units.Seconds, of("0.5"), of("0.95"))
 }
 
 // user is what can be said of one user: the user's own series if polygen was told to have

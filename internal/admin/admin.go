@@ -11,6 +11,8 @@
 //	GET /api/v1/users/{user}?endpoint=  one user: limits, use, shares, state and why
 //	GET /api/v1/unknown-users?sort=&n=  users whom the limit file does not name: by recent or active
 //	GET /api/v1/instances               instances and the version of the limits that they enforce
+//	GET /api/v1/jobs?n=                 users with background jobs that run or wait
+//	GET /api/v1/jobs/{id}               why a background job waits
 //
 // It also tells what happens, in the first and the last of these as server-sent events:
 //

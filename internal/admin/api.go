@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -20,6 +22,8 @@ type API interface {
 	User(name, endpoint string) api.User
 	UserOfKey(key, endpoint string) api.User
 	Instances() api.Instances
+	Jobs(ctx context.Context, n int) api.Jobs
+	Job(ctx context.Context, id int64) (api.Job, error)
 }
 
 const (
@@ -33,12 +37,14 @@ const (
 var apiPaths = []string{
 	"/api/v1/users", "/api/v1/users/{user}", "/api/v1/unknown-users", "/api/v1/instances",
 	"/api/v1/live", "/api/v1/history/{user}", "/api/v1/events/{user}", "/api/v1/policies",
+	"/api/v1/jobs", "/api/v1/jobs/{id}",
 	"/api/v1/overrides", "/api/v1/overrides/{user}", "/api/v1/users/{user}/unblock",
 }
 
 // serveAPI adds the paths of the API. Every answer is JSON, errors too.
 func serveAPI(mux *http.ServeMux, source API) {
-	// What an answer can fail with is what was asked: polygen has everything in memory.
+	// What an answer can fail with is what was asked: polygen has everything in memory, and of jobs it says which
+	// worker does not answer.
 	get := func(path string, answer func(*http.Request) (any, error)) {
 		mux.HandleFunc("GET /api/v1/"+path, func(w http.ResponseWriter, r *http.Request) {
 			if a, err := answer(r); err != nil {
@@ -74,6 +80,14 @@ func serveAPI(mux *http.ServeMux, source API) {
 			return source.User(u.user, u.endpoint), nil
 		}
 	})
+	get("jobs", func(r *http.Request) (any, error) {
+		n, err := parseLength(r.URL.Query())
+		if err != nil {
+			return nil, err
+		}
+		return source.Jobs(r.Context(), n), nil
+	})
+	mux.HandleFunc("GET /api/v1/jobs/{id}", serveJob(source))
 	get("instances", func(*http.Request) (any, error) { return source.Instances(), nil })
 	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
 		// Behind all paths that are there. It answers in JSON, too, as clients of the API expect.
@@ -103,7 +117,7 @@ func writeJSON(w http.ResponseWriter, status int, answer any) {
 // parseList reads the order and the length of a list. The first order is the default.
 func parseList(q url.Values, orders ...api.Sort) (by api.Sort, n int, err error) {
 	// A question without parameters is answered, so that one can begin with curl.
-	by, n = orders[0], defaultN
+	by = orders[0]
 	if s := q.Get("sort"); s != "" {
 		if by = api.Sort(s); !slices.Contains(orders, by) {
 			valid := make([]string, len(orders))
@@ -113,13 +127,40 @@ func parseList(q url.Values, orders ...api.Sort) (by api.Sort, n int, err error)
 			return "", 0, fmt.Errorf("unknown sort %.40q (valid: %s)", s, strings.Join(valid, ", "))
 		}
 	}
+	n, err = parseLength(q)
+	return by, n, err
+}
+
+// parseLength reads the length of a list.
+func parseLength(q url.Values) (n int, err error) {
+	s := q.Get("n")
+	if s == "" {
+		return defaultN, nil
+	}
 	// More than a page can show, and less than would make an answer of megabytes.
-	if s := q.Get("n"); s != "" {
-		if n, err = strconv.Atoi(s); err != nil || n < 1 || n > maxN {
-			return "", 0, fmt.Errorf("n=%.40q: want a number from 1 to %d", s, maxN)
+	if n, err = strconv.Atoi(s); err != nil || n < 1 || n > maxN {
+		return 0, fmt.Errorf("n=%.40q: want a number from 1 to %d", s, maxN)
+	}
+	return n, nil
+}
+
+// serveJob answers why a background job waits.
+func serveJob(source API) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+		if err != nil || id < 1 {
+			writeJSON(w, http.StatusBadRequest, apiError{fmt.Sprintf("%.40q is no id of a job: want a positive number", r.PathValue("id"))})
+			return
+		}
+		switch job, err := source.Job(r.Context(), id); {
+		case errors.Is(err, api.ErrNoJob):
+			writeJSON(w, http.StatusNotFound, apiError{err.Error()})
+		case err != nil:
+			writeJSON(w, http.StatusServiceUnavailable, apiError{err.Error()})
+		default:
+			writeJSON(w, http.StatusOK, job)
 		}
 	}
-	return by, n, nil
 }
 
 // question is the user who is asked about.

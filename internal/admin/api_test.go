@@ -43,6 +43,22 @@ func (e *echo) Instances() api.Instances {
 	return api.Instances{Instances: []api.Instance{}}
 }
 
+func (e *echo) Jobs(_ context.Context, n int) api.Jobs {
+	e.asked = fmt.Sprintf("jobs of %d users", n)
+	return api.Jobs{Users: []api.UserJobs{}}
+}
+
+func (e *echo) Job(_ context.Context, id int64) (api.Job, error) {
+	e.asked = fmt.Sprintf("job %d", id)
+	switch id {
+	case 404:
+		return api.Job{}, api.ErrNoJob
+	case 503:
+		return api.Job{}, fmt.Errorf("%w: really", api.ErrNoWorker)
+	}
+	return api.Job{}, nil
+}
+
 func (e *echo) Watch(q api.Question) (<-chan *api.Message, func(), error) {
 	e.asked = fmt.Sprintf("watch %d by %s, user %q at %q, a key: %v", q.N, q.Sort, q.User, q.Endpoint, q.IsKey)
 	return nothing, func() { e.asked += ", stopped" }, nil
@@ -122,6 +138,16 @@ func TestAPI(t *testing.T) {
 		{"unknown users", "GET", "/api/v1/unknown-users", 200, "unknown users by recent, 100", ""},
 		{"the most active", "GET", "/api/v1/unknown-users?sort=active&n=3", 200, "unknown users by active, 3", ""},
 		{"instances", "GET", "/api/v1/instances", 200, "instances", ""},
+		{"jobs", "GET", "/api/v1/jobs", 200, "jobs of 100 users", ""},
+		{"jobs of few", "GET", "/api/v1/jobs?n=3", 200, "jobs of 3 users", ""},
+		{"jobs of too many", "GET", "/api/v1/jobs?n=1001", 400, "", `n="1001": want a number from 1 to 1000`},
+		{"a job", "GET", "/api/v1/jobs/4711", 200, "job 4711", ""},
+		{"a job that is not there", "GET", "/api/v1/jobs/404", 404, "job 404", "no such job"},
+		{"a job whose workers are away", "GET", "/api/v1/jobs/503", 503, "job 503", "no worker of background jobs answers: really"},
+		{"no job", "GET", "/api/v1/jobs/x", 400, "", `"x" is no id of a job: want a positive number`},
+		{"a job that cannot be", "GET", "/api/v1/jobs/0", 400, "", `"0" is no id of a job: want a positive number`},
+		{"of a job nothing", "GET", "/api/v1/jobs/1/x", 404, "", "no such path (valid: " + strings.Join(apiPaths, ", ") + ")"},
+		{"jobs cannot be changed", "DELETE", "/api/v1/jobs/1", 405, "", "method DELETE is not allowed: use GET"},
 		{"nothing else", "GET", "/api/v1/x", 404, "", "no such path (valid: " + strings.Join(apiPaths, ", ") + ")"},
 		{"a name with a bare slash", "GET", "/api/v1/users/a/b", 400, "", `"a/b" is no user's name: want it with a slash as %2F, and every other byte escaped that needs it`},
 		{"a slash alone", "GET", "/api/v1/users/%2F", 200, `user "/" at ""`, ""},

@@ -352,6 +352,14 @@ func (s sample) User(string, string) api.User      { return sampled(s, func(*api
 func (s sample) UserOfKey(string, string) api.User { return sampled(s, func(*api.User) {}) }
 func (s sample) Instances() api.Instances          { return sampled(s, func(*api.Instances) {}) }
 
+func (s sample) Jobs(context.Context, int) api.Jobs {
+	return sampled(s, func(*api.Jobs) {})
+}
+
+func (s sample) Job(context.Context, int64) (api.Job, error) {
+	return sampled(s, func(*api.Job) {}), nil
+}
+
 // once is a stream of one message.
 func once(event string, value any) (<-chan *api.Message, func(), error) {
 	messages := make(chan *api.Message, 1)
@@ -392,6 +400,18 @@ func (full) Policies(api.Filter) (<-chan *api.Message, func(), error) {
 
 func (full) Events(context.Context, string, string) (api.Events, error) {
 	return api.Events{}, api.ErrUnavailable
+}
+
+func (full) Job(context.Context, int64) (api.Job, error) { return api.Job{}, api.ErrNoWorker }
+
+// jobless knows of no job.
+type jobless struct{ sample }
+
+func (jobless) Job(context.Context, int64) (api.Job, error) { return api.Job{}, api.ErrNoJob }
+
+// asPath is a path of the document with values for what is in it.
+func asPath(path string) string {
+	return strings.NewReplacer("{user}", "alice", "{id}", "7").Replace(path)
 }
 
 // ask asks the server, with whatever the header has beside.
@@ -437,7 +457,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		if handPath(path) {
 			continue
 		}
-		asked := strings.ReplaceAll(path, "{user}", "alice")
+		asked := asPath(path)
 		seen := map[string]bool{}
 		check := func(what string, source API, path string, header http.Header, all bool) {
 			t.Helper()
@@ -453,9 +473,13 @@ func TestOpenAPIAnswers(t *testing.T) {
 		}
 		check("with everything", sample{true}, asked, nil, true)
 		check("with what always is", sample{false}, asked, nil, false)
-		check("when there are too many streams, and no Redis", full{sample{true}}, asked, nil, true)
+		check("when there are too many streams, no Redis, and no worker", full{sample{true}}, asked, nil, true)
+		check("when there is no job", jobless{sample{true}}, asked, nil, true)
 		check("by another site", sample{}, asked, http.Header{"Sec-Fetch-Site": {"cross-site"}}, true)
 		seen[d.unauthorized(t, "GET", asked, item.Get.Responses)] = true
+		if strings.Contains(path, "{id}") {
+			check("with a wrong id", sample{true}, strings.ReplaceAll(path, "{id}", "!"), nil, true)
+		}
 		for _, p := range item.Get.Parameters {
 			if p = d.parameter(t, p); p.In == "query" {
 				check("with a wrong "+p.Name, sample{true}, asked+"?"+p.Name+"=%21", nil, true) // so the server reads it
@@ -520,7 +544,7 @@ func TestOpenAPIParameters(t *testing.T) {
 			continue
 		}
 		var names []string
-		asked := strings.ReplaceAll(path, "{user}", "alice")
+		asked := asPath(path)
 		_, usual := asks(asked, "", "")
 		for _, p := range item.Get.Parameters {
 			p = d.parameter(t, p)
@@ -536,7 +560,7 @@ func TestOpenAPIParameters(t *testing.T) {
 				t.Helper()
 				got, told := asks(asked, p.Name, value)
 				if p.In == "path" {
-					got, told = asks(strings.ReplaceAll(path, "{user}", value), "", "")
+					got, told = asks(strings.ReplaceAll(path, "{"+p.Name+"}", value), "", "")
 				}
 				if got != status {
 					t.Errorf("GET %s with %s=%.40s = %d %.80s, want %d", path, p.Name, value, got, told, status)
@@ -582,6 +606,8 @@ func TestOpenAPIParameters(t *testing.T) {
 			"/api/v1/users":         "query sort, query n",
 			"/api/v1/users/{user}":  "path user, query endpoint, query by",
 			"/api/v1/unknown-users": "query sort, query n",
+			"/api/v1/jobs":          "query n",
+			"/api/v1/jobs/{id}":     "path id",
 
 			"/api/v1/live":           "query sort, query n, query user, query endpoint, query by",
 			"/api/v1/history/{user}": "path user, query endpoint, query by",

@@ -3,6 +3,7 @@ package api
 import (
 	"crypto/sha256"
 	"net/url"
+	"strconv"
 	"strings"
 )
 
@@ -60,3 +61,6 @@ func path(before, user, after, endpoint, by string) string {
 	}
 	return p
 }
+
+// JobPath is where a background job is, by River's id.
+func JobPath(id int64) string { return "/api/v1/jobs/" + strconv.FormatInt(id, 10) }

@@ -20,7 +20,7 @@ import (
 
 // baseURL returns the address of an admin API, host:port, http:// or https:// before
 // it, as a URL without a path.
-func baseURL(address string) (string, error) {
+func baseURL(address string, flags Flags) (string, error) {
 	scheme, host, ok := strings.Cut(strings.TrimSuffix(address, "/"), "://")
 	if !ok {
 		scheme, host = "http", address
@@ -30,24 +30,24 @@ func baseURL(address string) (string, error) {
 		_, _, err = net.SplitHostPort(host)
 	}
 	if err != nil || u.Host != host || scheme != "http" && scheme != "https" {
-		return "", fmt.Errorf("address %q: want host:port or https://host:port: %s", address, Hint)
+		return "", fmt.Errorf("address %q: want host:port or https://host:port: %s", address, flags.Hint())
 	}
 	return u.String(), nil
 }
 
 // transport trusts whom the flags say. It uses no proxy.
-func (a Access) transport() (*http.Transport, error) {
+func (a Access) transport(flags Flags) (*http.Transport, error) {
 	t := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 	if a.CA == "" {
 		return t, nil
 	}
 	pem, err := os.ReadFile(a.CA)
 	if err != nil {
-		return nil, fmt.Errorf("--admin-ca: %w", err)
+		return nil, fmt.Errorf("%s: %w", flags.CA, err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("--admin-ca: %s holds no certificate in PEM form", a.CA)
+		return nil, fmt.Errorf("%s: %s holds no certificate in PEM form", flags.CA, a.CA)
 	}
 	t.TLSClientConfig.RootCAs = pool
 	return t, nil
@@ -58,17 +58,17 @@ func (a Access) transport() (*http.Transport, error) {
 func (a *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, a.base+path, body)
 	if err != nil {
-		return nil, fmt.Errorf("address %q: want host:port or https://host:port: %s", a.address, Hint)
+		return nil, fmt.Errorf("address %q: want host:port or https://host:port: %s", a.address, a.flags.Hint())
 	}
 	if a.access.TokenFile == "" {
 		return req, nil
 	}
 	if req.URL.Scheme != "https" && !listen.Loopback(req.URL.Hostname()) {
-		return nil, fmt.Errorf("a token is not sent to %s unencrypted: use https://%s with --admin", a.address, req.URL.Host)
+		return nil, fmt.Errorf("a token is not sent to %s unencrypted: use https://%s with %s", a.address, req.URL.Host, a.flags.Address)
 	}
 	token, err := admin.ReadToken(a.access.TokenFile)
 	if err != nil {
-		return nil, fmt.Errorf("--admin-token-file: %w", err)
+		return nil, fmt.Errorf("%s: %w", a.flags.TokenFile, err)
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
 	return req, nil
@@ -77,15 +77,15 @@ func (a *Client) request(ctx context.Context, method, path string, body io.Reade
 // unauthorized says what to do about an answer 401.
 func (a *Client) unauthorized() error {
 	if a.access.TokenFile == "" {
-		return fmt.Errorf("%s wants a token: give one with --admin-token-file", a.address)
+		return fmt.Errorf("%s wants a token: give one with %s", a.address, a.flags.TokenFile)
 	}
-	return fmt.Errorf("%s does not know the token of %s: give another one with --admin-token-file", a.address, a.access.TokenFile)
+	return fmt.Errorf("%s does not know the token of %s: give another one with %s", a.address, a.access.TokenFile, a.flags.TokenFile)
 }
 
 // wrongScheme says what to do if one side speaks TLS and the other does not.
 func (a *Client) wrongScheme(speaks string) error {
 	host := a.base[strings.Index(a.base, "://")+3:]
-	return fmt.Errorf("%s speaks %s: use %s://%s with --admin", host, strings.ToUpper(speaks), speaks, host)
+	return fmt.Errorf("%s speaks %s: use %s://%s with %s", host, strings.ToUpper(speaks), speaks, host, a.flags.Address)
 }
 
 // distrust says what to do about a certificate; it is nil if that is not what is
@@ -95,7 +95,7 @@ func (a *Client) distrust(err error) error {
 	var unknown x509.UnknownAuthorityError
 	switch {
 	case errors.As(err, &unknown):
-		return fmt.Errorf("%s has a certificate that nobody known signed: name its authority's with --admin-ca", a.address)
+		return fmt.Errorf("%s has a certificate that nobody known signed: name its authority's with %s", a.address, a.flags.CA)
 	case errors.As(err, &bad):
 		return fmt.Errorf("%s: %s", a.address, terminal.Printable(bad.Err.Error()))
 	}

@@ -25,7 +25,7 @@ func TestBaseURL(t *testing.T) {
 		{"ann:secret@polygen:9090", ""}, {"https://ann@polygen:9090", ""}, {"polygen:9090?x", ""}, {"https://polygen:9090#x", ""}, {"https://https://polygen:9090", ""},
 		{"polygen:9090\n", ""}, {"https://:9090:1", ""},
 	} {
-		if got, err := baseURL(tt.address); got != tt.want || (err == nil) != (tt.want != "") {
+		if got, err := baseURL(tt.address, AdminFlags); got != tt.want || (err == nil) != (tt.want != "") {
 			t.Errorf("baseURL(%q) = %q, %v, want %q", tt.address, got, err, tt.want)
 		}
 	}

@@ -34,27 +34,49 @@ type Access struct {
 	CA        string // file with the certificates to trust instead of the system's; "" trusts those
 }
 
+// Flags are what messages call the flags by which a client was given its address and access.
+type Flags struct{ Address, TokenFile, CA string }
+
+// The flags of commands.
+var (
+	AdminFlags  = Flags{"--admin", "--admin-token-file", "--admin-ca"}
+	WorkerFlags = Flags{"--worker", "--admin-token-file", "--admin-ca"}
+)
+
+// Hint says what to do without anybody who answers.
+func (f Flags) Hint() string {
+	if f.Address == AdminFlags.Address {
+		return Hint
+	}
+	return "name the address of a worker's riverqos handler with " + f.Address
+}
+
 // Client asks a running polygen, or sluice up. Its errors are for people, and may be
 // printed on a terminal whatever the other side said. It is safe for concurrent use.
 type Client struct {
 	address string // of the admin API, as it was given
 	base    string // the same as a URL
 	access  Access
+	flags   Flags
 	client  http.Client
 }
 
 // NewClient returns a client for the admin API at an address: host:port, or with http:// or https://
 // before it. It connects with the first question.
 func NewClient(address string, access Access) (*Client, error) {
-	base, err := baseURL(address)
+	return newClient(address, access, AdminFlags)
+}
+
+func newClient(address string, access Access, flags Flags) (*Client, error) {
+	base, err := baseURL(address, flags)
 	if err != nil {
 		return nil, err
 	}
-	transport, err := access.transport()
+	transport, err := access.transport(flags)
 	if err != nil {
 		return nil, err
 	}
-	return &Client{address, base, access, http.Client{
+	return &Client{address, base, access, flags, http.Client{
 		Transport:     transport,
 		Timeout:       askTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // no API has any

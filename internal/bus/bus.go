@@ -72,7 +72,7 @@ type Bus struct {
 	deaf deaf
 
 	limitPublisher limitPublisher
-	limitReader    limitReader
+	limitReader    LimitReader
 
 	requests  *prometheus.CounterVec   // op, result
 	seconds   *prometheus.HistogramVec // op
@@ -83,8 +83,6 @@ type Bus struct {
 
 	policyLines, policyBytes *prometheus.CounterVec // kind
 	unheard                  prometheus.Counter
-
-	limitBytes prometheus.Counter
 }
 
 // Open makes a Bus. It does not connect: calls do, and go on doing so while
@@ -104,7 +102,7 @@ func Open(o Options) (*Bus, error) {
 	// go-redis prints to stderr what it also returns.
 	logging.Disable()
 	metrics := metric.With(o.Registerer)
-	return &Bus{
+	b := &Bus{
 		client: o.connect(timeout, timeout),
 		// Each of its calls has a deadline of its own, of which this is the longest.
 		limitsClient: o.connect(timeout, maxLimitsTimeout),
@@ -132,9 +130,12 @@ func Open(o Options) (*Bus, error) {
 			"Bytes of these policies, by kind.", "kind"),
 		unheard: metrics.Counter("sluice_bus_policies_unheard_total",
 			"Messages for one instance that nobody heard, and that were sent to all instances instead: it may not subscribe to its own channel, or has lost its connection."),
-		limitBytes: metrics.Counter("sluice_bus_limits_read_bytes_total",
-			"Bytes of published limit files that were read from Redis, compressed as they are there."),
-	}, nil
+	}
+	read := metrics.Counter("sluice_bus_limits_read_bytes_total",
+		"Bytes of published limit files that were read from Redis, compressed as they are there.")
+	b.limitReader.client, b.limitReader.timeout, b.limitReader.call = b.limitsClient, timeout, b.callRedisWithin
+	b.limitReader.count = func(bytes int) { read.Add(float64(bytes)) }
+	return b, nil
 }
 
 // connect makes a pool of connections. It does not connect yet.

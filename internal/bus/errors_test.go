@@ -128,3 +128,18 @@ type redisReply string
 
 func (e redisReply) Error() string { return string(e) }
 func (redisReply) RedisError()     {}
+
+func TestLimitErrorReason(t *testing.T) {
+	for reason, err := range map[string]error{
+		"checksum": fmt.Errorf("read: %w", ErrDamagedLimits),
+		"missing":  fmt.Errorf("read: %w", ErrNoChunk),
+		"redis":    fmt.Errorf("read: %w", ErrUnavailable),
+	} {
+		if got := LimitErrorReason(err); got != reason {
+			t.Errorf("LimitErrorReason(%v) = %q, want %q", err, got, reason)
+		}
+	}
+	if got := LimitErrorReason(ErrNoLimits); got != "missing" {
+		t.Errorf("LimitErrorReason(%v) = %q, want missing", ErrNoLimits, got)
+	}
+}

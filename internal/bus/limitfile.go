@@ -24,6 +24,9 @@ const (
 	chunkSpread = 64 << 10
 	minChunk    = 16 << 10
 	maxChunk    = 256 << 10
+
+	// maxLimitsSize is more than limitfile.MaxFileSize with the overrides that there can be.
+	maxLimitsSize = 128 << 20
 )
 
 // ErrDamagedLimits says that published limits are not what their checksums say.
@@ -144,13 +147,17 @@ func decodeHead(text string) (limitHead, error) {
 	w.takeVersion(wireVersion)
 	h := limitHead{version: w.takeText()}
 	w.takeSum(h.sum[:])
-	for w.hasMore() {
+	for size := 0; w.hasMore(); {
 		var c chunkRef
 		w.takeSum(c.sum[:])
 		c.size, c.stored = int(w.takeNumber()), int(w.takeNumber())
 		// Memory of this size is made before the chunk is read.
 		if c.size == 0 || c.size > maxChunk {
 			w.failWith(fmt.Errorf("a chunk of %d bytes", c.size))
+		}
+		// And all of them are kept.
+		if size += c.size; size > maxLimitsSize {
+			w.failWith(fmt.Errorf("chunks of more than %d bytes", maxLimitsSize))
 		}
 		h.chunks = append(h.chunks, c)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -134,6 +135,16 @@ func TestDamagedChunksAreRefused(t *testing.T) {
 	parts.put(t, f)
 	if err := parts.assemble(head); !errors.Is(err, ErrDamagedLimits) || parts.source != nil {
 		t.Errorf("a whole of another checksum: join = %v, want %v", err, ErrDamagedLimits)
+	}
+}
+
+// Whoever reads a head makes room for what it says that there is.
+func TestAHeadOfTooMuchIsRefused(t *testing.T) {
+	for chunks, want := range map[int]string{512: "", 513: "chunks of more than 134217728 bytes"} {
+		head := limitHead{version: "1", chunks: slices.Repeat([]chunkRef{{size: maxChunk, stored: 1}}, chunks)}
+		if _, err := decodeHead(string(head.encode())); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("decodeHead of %d chunks = %v, want %q", chunks, err, want)
+		}
 	}
 }
 

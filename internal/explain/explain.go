@@ -130,6 +130,9 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 	if line := terms.DescribeAddresses(set.AddressLimits()); line != "" {
 		a.notes = append(a.notes, "beside these limits, each address at each HAProxy: "+line)
 	}
+	if endpoint == "" {
+		a.notes = append(a.notes, terms.DedicatedTo(set, l.Tier, limits.KeyOf(user), file)...)
+	}
 	// Workers of jobs keep to their limits, be they stated or not. Jobs have none over all
 	// endpoints together.
 	all := terms.TermsWithJobs(l, l.Tier != limits.ExemptTier && endpoint != limits.All)
@@ -148,7 +151,7 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 			continue
 		}
 		if !ok {
-			if source, ok := terms.Builtin(name, l.Tier, set.DefaultTier()); ok {
+			if source, ok := terms.Builtin(name, l.Tier, set.DefaultTier(), all); ok {
 				a.facts = append(a.facts, fact{name, terms.ValueOf(all, name), source})
 			}
 			continue

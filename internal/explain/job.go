@@ -12,10 +12,11 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // WriteJob writes why a background job waits, as a worker told it.
-func WriteJob(out io.Writer, why jobs.Why) error {
+func WriteJob(out io.Writer, why workerapi.Why) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "job %d, %s, in the queue %s: %s\n%s\n", why.ID, terminal.QuoteName(why.Kind), terminal.QuoteName(why.Queue), terminal.QuoteName(why.State), terminal.Printable(why.Reason))
 	fmt.Fprintf(w, "  created\t%s\n", why.Created.UTC().Format(time.RFC3339))
@@ -26,12 +27,8 @@ func WriteJob(out io.Writer, why jobs.Why) error {
 	if why.User == "" {
 		return w.Flush()
 	}
-	most := strconv.Itoa(why.Max)
-	if why.Max >= jobs.Unlimited {
-		most = "any number"
-	}
 	fmt.Fprintf(w, "  user\t%s, of tier %s\n", terminal.QuoteName(why.User), terminal.QuoteName(why.Tier))
-	fmt.Fprintf(w, "  may run\t%s at a time%s\n", most, perService(why.Queues))
+	fmt.Fprintf(w, "  may run\t%s at a time%s\n", number(why.Max), perService(why))
 	fmt.Fprintf(w, "  running\t%s\n", namesOfJobs(why.Running))
 	fmt.Fprintf(w, "  slots reserved\t%s\n", namesOfJobs(why.Reserved))
 	fmt.Fprintf(w, "  in the user's line\t%d%s\n", why.Parked, runNumber(why.Place))
@@ -41,12 +38,25 @@ func WriteJob(out io.Writer, why jobs.Why) error {
 	return w.Flush()
 }
 
-func perService(queues map[string]int) string {
+func perService(why workerapi.Why) string {
 	var b strings.Builder
-	for _, service := range slices.Sorted(maps.Keys(queues)) {
-		fmt.Fprintf(&b, ", %d of %s", queues[service], terminal.QuoteName(service))
+	other := ""
+	for _, service := range slices.Sorted(maps.Keys(why.Queues)) {
+		other = "other "
+		fmt.Fprintf(&b, ", %s of %s", number(why.Queues[service]), terminal.QuoteName(service))
+	}
+	if why.Each > 0 {
+		fmt.Fprintf(&b, ", %d of each %sservice", why.Each, other)
 	}
 	return b.String()
+}
+
+// number is a limit of jobs.
+func number(n int) string {
+	if n >= jobs.Unlimited {
+		return "any number"
+	}
+	return strconv.Itoa(n)
 }
 
 func runNumber(n int) string {

@@ -92,8 +92,8 @@ func (r *Report) WriteSummary() {
 	if all := set.Classes(); len(all) > 0 {
 		r.writeLine("  classes: %d: %s", len(all), terminal.QuoteNames(terms.ClassNames(all)))
 	}
-	for _, q := range set.Queues() {
-		r.writeLine("  queues of %s: %s", q.Service, terms.Workers(q))
+	for of, number := range terms.Workers(set) {
+		r.writeLine("  %s: %s", of, number)
 	}
 	// How many, and some of them: who is never limited is what people look over first.
 	for _, of := range exemptions {

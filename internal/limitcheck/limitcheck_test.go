@@ -26,6 +26,8 @@ tiers:
   free: {requests: {GET: 10}, jobs: {total: 2}}
   pro: {concurrent: 50}
 exempt: {users: [health]}
+queues: {csv: [3, 2, 1]}
+workers: {pro: {priority: 10}, users: {alice: {priority: 2, scheduled: 1}}}
 users:
   alice: pro
   bob: {tier: pro, concurrent: 60, until: 2026-12-01}
@@ -40,6 +42,9 @@ users:
 	r.WriteUsers()
 	want := strings.NewReplacer("FILE", file, "VERSION", r.set.Version()).Replace(`FILE: ok, version VERSION, 2 tier(s), 3 user(s) named
   DRY RUN: mode is dry-run for the whole file, so that nobody is refused
+  queues of csv: 3 priority, 2 default, 1 scheduled
+  workers for user alice alone: 2 priority, 1 scheduled in the queues of each service
+  workers for tier pro alone: 10 priority in the queues of each service
   exempt users: 1: health
   free (default): GET 10/s (dry-run), jobs 2 (dry-run)
   pro: 50 in progress (dry-run), jobs 3 (dry-run, priority)

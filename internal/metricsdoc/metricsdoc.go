@@ -3,6 +3,7 @@
 package metricsdoc
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/spoa"
 	"github.com/sluice-qos/sluice/internal/tracing"
+	"github.com/sluice-qos/sluice/pkg/jobs/redislimits"
 )
 
 //go:generate go test -run ^TestDocumentIsCurrent$ -update .
@@ -66,7 +68,12 @@ func Worker() (metrics []metriclist.Metric, err error) {
 	if err := json.Unmarshal(workerMetrics, &metrics); err != nil {
 		return nil, fmt.Errorf("worker.json: %w", err)
 	}
-	return metrics, nil
+	reg := metriclist.New(prometheus.NewPedanticRegistry())
+	redislimits.New(nil, redislimits.Config{Registry: reg})
+	limits, err := reg.Metrics()
+	metrics = append(metrics, limits...)
+	slices.SortFunc(metrics, func(a, b metriclist.Metric) int { return cmp.Compare(a.Name, b.Name) })
+	return metrics, err
 }
 
 func registerAgent(reg prometheus.Registerer, b *bus.Bus) error {

@@ -148,9 +148,12 @@ func (s *Server) changeUser() error {
 	return os.Chown(s.dir, int(uid), int(gid))
 }
 
-// findPrograms is the directory of the newest PostgreSQL's programs. Debian has one for each
-// version, outside of PATH.
+// findPrograms is the directory of PostgreSQL's programs: that of SLUICE_POSTGRES, or of the
+// newest version. Debian has one for each version, outside of PATH.
 func findPrograms() (dir string, err error) {
+	if dir := os.Getenv("SLUICE_POSTGRES"); dir != "" {
+		return dir, nil
+	}
 	all, err := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if err != nil {
 		return "", err

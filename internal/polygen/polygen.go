@@ -22,9 +22,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/group"
+	"github.com/sluice-qos/sluice/internal/jobworkers"
 	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/tracing"
@@ -53,6 +55,9 @@ type Options struct {
 	Margin int
 
 	UserMetrics UserMetrics // users who have series of their own
+
+	JobWorkers []string         // addresses of workers of background jobs, to ask whose jobs run and wait; nil asks none
+	JobAccess  apiclient.Access // to them
 
 	Logger     *slog.Logger          // nil discards
 	Registerer prometheus.Registerer // nil registers nothing
@@ -84,6 +89,7 @@ type Polygen struct {
 	publish        chan struct{}         // holds one token when the limits should be published
 
 	overrides overrides
+	workers   *jobworkers.Workers // of background jobs
 	streams   streams
 	events    events
 	live      live
@@ -107,8 +113,13 @@ func New(o Options) (*Polygen, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	workers, err := jobworkers.New(jobworkers.Options{Addresses: o.JobWorkers, Access: o.JobAccess, Logger: o.Logger, Register: o.Registerer})
+	if err != nil {
+		return nil, err
+	}
 	p := &Polygen{
 		options: o,
+		workers: workers,
 		// Without the random part, two polygens that were given one name by mistake would both take the
 		// lead for their own, and neither would ever give it up.
 		candidate: o.Name + "#" + rand.Text()[:8],
@@ -144,6 +155,7 @@ func New(o Options) (*Polygen, error) {
 // Run works until ctx ends; then it lets another polygen lead.
 func (p *Polygen) Run(ctx context.Context) error {
 	defer p.resign(ctx)
+	defer p.workers.Close()
 	// A burst of reports waits here until a round takes them all. Beyond that they wait in the subscription, which
 	// has a bound, counts what it drops, and says Connected after it.
 	events := make(chan bus.Event, 1024)

@@ -505,7 +505,7 @@ func TestAgentFollowsTheLimits(t *testing.T) {
 
 	publish(t, s.bus, "broken", "version: 2\n")
 	proctest.Eventually(t, "the broken ones are counted", func() error {
-		if testutil.ToFloat64(s.metrics.limitErrors.WithLabelValues(invalidLimits)) < 1 { // more often if it subscribes anew
+		if testutil.ToFloat64(s.metrics.limitErrors.WithLabelValues(bus.InvalidLimits)) < 1 { // more often if it subscribes anew
 			return errors.New("they are not")
 		}
 		return nil

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/buildinfo"
+	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/metric"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/cause"
@@ -246,7 +247,7 @@ func newLimitErrors(f metric.Factory) *prometheus.CounterVec {
 	errors := f.Counters("sluice_limits_read_errors_total",
 		"Failures to put the published limits into force, by reason: redis (it did not answer in time, or refused), missing (none, or not all of them, are there), checksum (they are damaged) or invalid (this version of the agent does not understand them). The old ones stay in force.", "reason")
 	// All of them are there from the start: an alert on an increase never sees a series that begins with its first error.
-	for _, reason := range []string{unreachableLimits, missingLimits, damagedLimits, invalidLimits} {
+	for _, reason := range []string{bus.UnreachableLimits, bus.MissingLimits, bus.DamagedLimits, bus.InvalidLimits} {
 		errors.WithLabelValues(reason)
 	}
 	return errors

@@ -2,7 +2,6 @@ package spoa
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -105,7 +104,7 @@ func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time) error {
 	version, source, err := a.options.Bus.Limits(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			a.metrics.limitErrors.WithLabelValues(limitErrorReason(err)).Inc()
+			a.metrics.limitErrors.WithLabelValues(bus.LimitErrorReason(err)).Inc()
 		}
 		return err
 	}
@@ -115,7 +114,7 @@ func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time) error {
 	}
 	set, err := limitfile.Parse("published limits", source)
 	if err != nil {
-		a.metrics.limitErrors.WithLabelValues(invalidLimits).Inc()
+		a.metrics.limitErrors.WithLabelValues(bus.InvalidLimits).Inc()
 		a.traceLimits(ctx, began, version, nil)
 		return fmt.Errorf("parse the published limits %s: %w", version, err)
 	}
@@ -160,24 +159,4 @@ func (a *Agent) expire() {
 	}
 	a.force(set.At(now))
 	a.options.Logger.Info("overrides of the limit file have ended", slog.String("version", set.Version()))
-}
-
-// Why limits could not be put into force, as sluice_limits_read_errors_total has it.
-const (
-	unreachableLimits = "redis"    // Redis did not answer in time, or refused
-	missingLimits     = "missing"  // none, or not all of them, are published
-	damagedLimits     = "checksum" // they are not what their checksums say
-	invalidLimits     = "invalid"  // this version of the agent does not understand them
-)
-
-func limitErrorReason(err error) string {
-	switch {
-	case errors.Is(err, bus.ErrDamagedLimits):
-		return damagedLimits
-	// Polygen repairs either: it writes again what Redis has forgotten.
-	case errors.Is(err, bus.ErrNoLimits), errors.Is(err, bus.ErrNoChunk):
-		return missingLimits
-	default:
-		return unreachableLimits
-	}
 }

@@ -50,7 +50,7 @@ func TestDamagedLimitsChangeNothing(t *testing.T) {
 	publish(t, s.bus, version(t, changed), changed)
 	proctest.Eventually(t, "the damage is counted", func() error {
 		s.wantLimits() // the subscription may have begun after the message
-		if testutil.ToFloat64(s.metrics.limitErrors.WithLabelValues(damagedLimits)) < 2 {
+		if testutil.ToFloat64(s.metrics.limitErrors.WithLabelValues(bus.DamagedLimits)) < 2 {
 			return errors.New("it is not, or not tried again")
 		}
 		return nil
@@ -104,20 +104,5 @@ func TestStagger(t *testing.T) {
 		if got := stagger(tt.instances, tt.random); got != tt.want {
 			t.Errorf("stagger(%d, %v) = %v, want %v", tt.instances, tt.random, got, tt.want)
 		}
-	}
-}
-
-func TestLimitErrorReason(t *testing.T) {
-	for reason, err := range map[string]error{
-		"checksum": fmt.Errorf("read: %w", bus.ErrDamagedLimits),
-		"missing":  fmt.Errorf("read: %w", bus.ErrNoChunk),
-		"redis":    fmt.Errorf("read: %w", bus.ErrUnavailable),
-	} {
-		if got := limitErrorReason(err); got != reason {
-			t.Errorf("limitErrorReason(%v) = %q, want %q", err, got, reason)
-		}
-	}
-	if got := limitErrorReason(bus.ErrNoLimits); got != "missing" {
-		t.Errorf("limitErrorReason(%v) = %q, want missing", bus.ErrNoLimits, got)
 	}
 }

@@ -62,3 +62,28 @@ tiers:
 	// downloads: the same
 	// uploads: GET 10/s, concurrent not limited; else the same
 }
+
+// A limit for each service is told in the place of a total that there is not, or beside it.
+func ExampleJobSentence() {
+	set := load(`version: 1
+default_tier: free
+tiers:
+  both: {jobs: {total: 4, queues: {"*": 2, csv: 3, sync: unlimited}, class: priority}}
+  each: {jobs: {queues: {"*": 1}}}
+  free: {}
+  more: {jobs: {queues: {"*": 1, csv: 2}}, mode: dry-run}
+  named: {jobs: {total: 4, queues: {csv: 3}}}
+  total: {jobs: {total: 4, queues: {"*": 1}}}
+`)
+	for _, name := range set.TierNames() {
+		tier, _ := set.TierLimits(name)
+		fmt.Printf("%s: %s\n", name, terms.JobSentence(terms.OfJobs(tier.Jobs())))
+	}
+	// Output:
+	// both: jobs 4 (3 in csv, not limited in sync, 2 in each other service, priority)
+	// each: jobs 1 in each service
+	// free: jobs 1
+	// more: jobs 1 in each service (dry-run, 2 in csv)
+	// named: jobs 4 (3 in csv)
+	// total: jobs 4 (1 in each service)
+}

@@ -116,7 +116,15 @@ func ValueOf(all []Term, name string) string {
 			return t.Value()
 		}
 	}
+	// What is said of each service is said of those that are not named.
+	if strings.HasPrefix(name, ofService) && name != ofEachService {
+		return ValueOf(all, ofEachService)
+	}
 	return unsaid(name)
+}
+
+func hasTerm(all []Term, name string) bool {
+	return slices.ContainsFunc(all, func(t Term) bool { return t.Name == name })
 }
 
 // SortNames brings names into the order of the limit file's documentation, with the
@@ -142,7 +150,7 @@ func rankOf(name string) int {
 	if strings.HasPrefix(name, "requests") {
 		return 0
 	}
-	if strings.HasPrefix(name, "jobs.queues.") {
+	if strings.HasPrefix(name, ofService) {
 		name = "jobs.queues"
 	}
 	if i := slices.Index(ranks, name); i >= 0 {

@@ -6,17 +6,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/internal/terms"
 )
 
-// The columns of a list, as people and as programs see their names. Numbers are on
-// the right.
-var columns = []struct {
+// column is one of a list, as people and as programs see its name. Numbers are on the right.
+type column struct {
 	people, programs string
 	number           bool
-}{
+}
+
+// userColumns are those of users with most.
+var userColumns = []column{
 	{"user", "#user", false},
 	{"tier", "tier", false},
 	{"state", "state", false},
@@ -34,8 +37,8 @@ const minName = 8
 
 // formatTable is the lines of a list: who says it, the names of the columns, and the users.
 // Names become shorter where the lines would be longer than wide; 0 is no limit.
-func formatTable(p *picture, people bool, wide int) []string {
-	rows := [][]string{nil}
+func formatTable(p list, people bool, wide int) []string {
+	columns, rows := p.columns(), [][]string{nil}
 	for _, c := range columns {
 		name := c.programs
 		if people {
@@ -43,9 +46,7 @@ func formatTable(p *picture, people bool, wide int) []string {
 		}
 		rows[0] = append(rows[0], name)
 	}
-	for _, u := range p.Ranked {
-		rows = append(rows, formatRow(u, p.Time, people))
-	}
+	rows = append(rows, p.rows(people)...)
 	widths, total := make([]int, len(columns)), -2
 	for i := range columns {
 		for _, r := range rows {
@@ -56,7 +57,7 @@ func formatTable(p *picture, people bool, wide int) []string {
 	if wide > 0 && total > wide {
 		widths[0] = max(widths[0]-(total-wide), minName)
 	}
-	lines := []string{headline(p)}
+	lines := []string{p.headline()}
 	for _, r := range rows {
 		var b strings.Builder
 		for i, c := range columns {
@@ -77,29 +78,37 @@ func formatTable(p *picture, people bool, wide int) []string {
 	return lines
 }
 
+// answerer says who answers, and when.
+func answerer(from api.From) string {
+	return fmt.Sprintf("%s  polygen %s, %s", from.Time.UTC().Format(time.RFC3339), terminal.QuoteName(from.Polygen), apiclient.DescribeRole(from))
+}
+
+func (p *picture) columns() []column { return userColumns }
+
+func (p *picture) rows(people bool) (rows [][]string) {
+	for _, u := range p.Ranked {
+		rows = append(rows, formatRow(u, p.Time, people))
+	}
+	return rows
+}
+
 // headline says who answers, and how many users it knows of.
-func headline(p *picture) string {
-	line := fmt.Sprintf("%s  polygen %s, %s, limits version %s, users seen: %d",
-		p.Time.UTC().Format(time.RFC3339), terminal.QuoteName(p.Polygen), apiclient.DescribeRole(p.From), terminal.QuoteName(p.Version), p.Seen)
+func (p *picture) headline() string {
+	line := fmt.Sprintf("%s, limits version %s, users seen: %d", answerer(p.From), terminal.QuoteName(p.Version), p.Seen)
 	if p.Dropped > 0 {
 		line += fmt.Sprintf(" (forgotten, because there were too many: %d)", p.Dropped)
 	}
 	return line + ", by " + terminal.QuoteName(string(p.Sort))
 }
 
-// formatRow are what a list says of a user. None is empty or has a blank.
+// formatRow are what a list says of a user.
 func formatRow(u ranked, now time.Time, people bool) []string {
 	name := terminal.QuoteWord(u.User)
 	if u.Endpoint != "" {
 		name += "@" + terminal.QuoteWord(u.Endpoint)
 	}
 	seen := max(now.Sub(u.Seen), 0)
-	number := func(programs, forPeople string) string {
-		if people {
-			return forPeople
-		}
-		return programs
-	}
+	number := forWhom(people)
 	limit, used := "-", "-"
 	if n := u.Nearest; n != nil {
 		percent := strconv.FormatFloat(n.Share*100, 'f', 0, 64)
@@ -115,6 +124,16 @@ func formatRow(u ranked, now time.Time, people bool) []string {
 		number(strconv.FormatInt(u.Up, 10), strings.ReplaceAll(terms.PerSecond(u.Up), " ", "")),
 		limit, used,
 		number(strconv.FormatFloat(seen.Seconds(), 'f', 1, 64), formatAge(seen)),
+	}
+}
+
+// forWhom returns what chooses between a plain number and one with its unit.
+func forWhom(people bool) func(programs, people string) string {
+	return func(plain, withUnit string) string {
+		if people {
+			return withUnit
+		}
+		return plain
 	}
 }
 

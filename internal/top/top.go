@@ -1,4 +1,4 @@
-// Package top shows the users with most, one list after the other.
+// Package top shows the users with most, or whose background jobs run and wait, one list after the other.
 package top
 
 import (
@@ -19,7 +19,8 @@ import (
 
 // Options are what is listed, and how.
 type Options struct {
-	Sort     api.Sort      // who comes first
+	Jobs     bool          // of users with background jobs, in the order of waiting jobs
+	Sort     api.Sort      // who comes first otherwise
 	N        int           // users in a list; 1 to api.MaxTop
 	Interval time.Duration // from one list to the next
 	Once     bool          // one list, and no more
@@ -36,19 +37,30 @@ func Run(ctx context.Context, a *apiclient.Client, o Options, stdout, stderr io.
 	default:
 		d = &screen{Screen: terminal.Screen{W: f, Size: func() (int, int) { return terminal.TerminalSize(f) }}}
 	}
-	return o.follow(ctx, func(ctx context.Context) (*picture, error) { return readPicture(ctx, a, o.Sort, o.N) }, d)
+	read := func(ctx context.Context) (list, error) { return readPicture(ctx, a, o.Sort, o.N) }
+	if o.Jobs {
+		read = func(ctx context.Context) (list, error) { return readJobs(ctx, a, o.N) }
+	}
+	return o.follow(ctx, read, d)
+}
+
+// list is what is shown, as lines for people and programs and as JSON.
+type list interface {
+	headline() string // who says it, and of how many users
+	columns() []column
+	rows(people bool) [][]string // none of them is empty or has a blank
 }
 
 // display shows lists. The first call is showPicture.
 type display interface {
-	showPicture(*picture) error
+	showPicture(list) error
 	// showOutage says that there is no answer, for a reason; the last one came at a time.
 	showOutage(last time.Time, why error) error
 	finish() error
 }
 
 // follow shows one list after the other.
-func (o Options) follow(ctx context.Context, ask func(context.Context) (*picture, error), d display) error {
+func (o Options) follow(ctx context.Context, ask func(context.Context) (list, error), d display) error {
 	var last time.Time // zero: there was no answer yet
 	for {
 		p, err := ask(ctx)
@@ -118,7 +130,7 @@ type tables struct {
 	outage  apiclient.Outage
 }
 
-func (t *tables) showPicture(p *picture) error {
+func (t *tables) showPicture(p list) error {
 	t.outage.WriteEnd(t.errs, "sluice top", time.Now())
 	if t.json {
 		return terminal.WriteJSON(t.w, p)
@@ -141,21 +153,21 @@ func (t *tables) finish() error { return nil }
 // screen is one list drawn over the other in a terminal.
 type screen struct {
 	terminal.Screen
-	last *picture
+	last list
 }
 
-func (s *screen) showPicture(p *picture) error {
+func (s *screen) showPicture(p list) error {
 	s.last = p
-	return s.Draw(formatTable(p, true, s.columns()))
+	return s.Draw(formatTable(p, true, s.width()))
 }
 
 func (s *screen) showOutage(last time.Time, why error) error {
-	lines := formatTable(s.last, true, s.columns())
+	lines := formatTable(s.last, true, s.width())
 	note := fmt.Sprintf("no answer since %s, for %v: %v", last.UTC().Format(time.RFC3339), time.Since(last).Round(time.Second), why)
 	return s.Draw(slices.Insert(lines, 1, note))
 }
 
-func (s *screen) columns() int {
+func (s *screen) width() int {
 	columns, _ := s.Size()
 	return columns
 }

@@ -75,7 +75,7 @@ func TestTopOutageInAPipe(t *testing.T) {
 		gone, asked := errors.New("nothing listens"), 0
 		answers := []error{nil, nil, gone, gone, nil, gone, nil}
 		p := &picture{Users: apitest.Cluster().List}
-		ask := func(context.Context) (*picture, error) {
+		ask := func(context.Context) (list, error) {
 			asked++
 			if asked > len(answers) {
 				stop()
@@ -109,7 +109,7 @@ func TestTopEndsWithItsPipe(t *testing.T) {
 	}
 	r.Close()
 	defer w.Close()
-	ask := func(context.Context) (*picture, error) { return &picture{}, nil }
+	ask := func(context.Context) (list, error) { return &picture{}, nil }
 	if err := (Options{Interval: time.Hour}).follow(t.Context(), ask, &tables{w: w, errs: io.Discard}); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("follow() = %v, want a broken pipe", err)
 	}

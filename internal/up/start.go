@@ -98,7 +98,7 @@ func (s *stack) startPolygen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.generator, err = polygen.New(polygen.Options{Name: "polygen", Bus: b, Limits: s.watcher, UserMetrics: s.Metrics, Logger: log, Registerer: registerer, Tracer: tracer})
+	s.generator, err = polygen.New(polygen.Options{Name: "polygen", Bus: b, Limits: s.watcher, UserMetrics: s.Metrics, JobWorkers: s.JobWorkers, JobAccess: s.JobAccess, Logger: log, Registerer: registerer, Tracer: tracer})
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/admin"
+	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/limitwatch"
@@ -42,6 +43,9 @@ type Options struct {
 	// KeySecrets is the file of the secrets that hide users' names; "" hides none. The
 	// HAProxies have the one that is the current one when they start.
 	KeySecrets string
+
+	JobWorkers []string         // addresses of workers of background jobs that polygen asks
+	JobAccess  apiclient.Access // to them
 
 	StartTimeout time.Duration // how long everything may take to come up; 0 means 30 s
 	busTimeout   time.Duration // of calls of Redis, in tests on a slow machine; 0 is the bus' own

@@ -1,6 +1,7 @@
 package riverqos
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,14 +14,12 @@ import (
 )
 
 // Mode is what becomes of a job that gets no slot.
-type Mode int
+type Mode = jobs.Mode
 
+// The modes.
 const (
-	// Park wakes the job as soon as there is a slot for it.
-	Park Mode = iota
-	// Snooze lets it try again after Config.Snooze. It needs no waker, and is slow: a job
-	// sleeps past free slots.
-	Snooze
+	Park   = jobs.Park
+	Snooze = jobs.Snooze
 )
 
 // Config says how to be fair. Pool, Slots, Tiers and User are required.
@@ -30,8 +29,8 @@ type Config struct {
 	//
 	// A Fairness also has connections of its own, which are made as the Pool's are and
 	// add "sluice" to their application_name: one with which inserts count, so that
-	// one in a transaction needs no second connection of the Pool, and with Run one that
-	// keeps the sweep's lock. They are made when they are needed, and closed after a
+	// one in a transaction needs no second connection of the Pool, and one that reads now and
+	// then which flows hold jobs back. They are made when they are needed, and closed after a
 	// minute or two in which they are not, or when Run ends. A goroutine that watches
 	// them begins with the first, and ends with Run; in a program that only inserts it
 	// stays as long as the process.
@@ -42,7 +41,9 @@ type Config struct {
 	Slots jobs.Slots
 	// Tiers know the users' limits. One below 1 counts as 1. They have to mind their
 	// context: an insert, and each thousand users of a sweep, wait up to 2 s for
-	// answers that do not come, and then take what comes at once.
+	// answers that do not come, and then take what comes at once. If they have a method
+	// InForce() string, as jobs.FileTiers do, and it returns another text, a sweep follows
+	// at once: it is asked ten times a second.
 	Tiers jobs.Tiers
 	// User finds the user of a job.
 	User UserFunc
@@ -72,7 +73,9 @@ type Config struct {
 	// GateFor is after what time a gated job becomes available should nobody run Run; 0
 	// means 1 h. Run keeps putting it off.
 	GateFor time.Duration
-	sweep   time.Duration // from one sweep to the next; 0 but in tests: 1 s, or an eighth of the lease if that is less
+
+	// Of a jobs.RunnerConfig: 0 but in tests.
+	sweep, tierTimeout, answerTimeout time.Duration
 
 	// Logger is told of what went wrong; nil discards. It never sees a job's arguments.
 	Logger *slog.Logger
@@ -89,33 +92,30 @@ func (c Config) complete() (Config, error) {
 	if c.Namespace == "" {
 		c.Namespace = c.Schema
 	}
-	if c.Lease == 0 {
-		// Before the others, for the default of sweep depends on it.
-		c.Lease = 15 * time.Second
+	if c.GateFor == 0 {
+		c.GateFor = time.Hour
 	}
-	for _, setting := range []struct {
-		name         string
-		value        *time.Duration
-		defaultValue time.Duration
-	}{
-		{"Lease", &c.Lease, c.Lease},
-		{"Reserve", &c.Reserve, 5 * time.Second},
-		{"Snooze", &c.Snooze, 30 * time.Second},
-		{"SnoozeJitter", &c.SnoozeJitter, 10 * time.Second},
-		{"ParkFor", &c.ParkFor, 5 * time.Minute},
-		{"GateFor", &c.GateFor, time.Hour},
-		{"sweep", &c.sweep, min(time.Second, c.Lease/8)},
-	} {
-		if *setting.value == 0 {
-			*setting.value = setting.defaultValue
-		}
-		// A ticker of 0 would panic, and a lease of less would be over before the job begins.
-		if *setting.value <= 0 {
-			return Config{}, fmt.Errorf("riverqos: %s is %v, want a positive duration", setting.name, *setting.value)
-		}
+	// A ticker of 0 would panic.
+	if c.GateFor < 0 {
+		return Config{}, fmt.Errorf("riverqos: GateFor is %v, want a positive duration", c.GateFor)
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+	// Those that remain 0 are the jobs.Runner's to choose.
+	if c.answerTimeout == 0 {
+		c.answerTimeout = answerTimeout
 	}
 	return c, nil
+}
+
+// newRunner makes the runner of the jobs.
+func (c Config) newRunner(q queue, sweep func(context.Context) error, afterSweeps func()) (*jobs.Runner, error) {
+	runner, err := jobs.NewRunner(jobs.RunnerConfig{
+		Name: "river." + c.Namespace, Slots: c.Slots, Tiers: c.Tiers, Queue: q, Mode: c.Mode,
+		Lease: c.Lease, Reserve: c.Reserve, Snooze: c.Snooze, SnoozeJitter: c.SnoozeJitter, ParkFor: c.ParkFor,
+		Sweep: sweep, AfterSweeps: afterSweeps, SweepInterval: c.sweep, TierTimeout: c.tierTimeout, AnswerTimeout: c.answerTimeout,
+		Logger: c.Logger, Registry: c.Registry,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("riverqos: %w", err)
+	}
+	return runner, nil
 }

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// maxConnections bounds the connections. At most one with which inserts count and the
-	// sweep's are in use; the others are room for dead ones, which pgx takes up to 15 s to close.
+	// maxConnections bounds the connections. At most one with which inserts count and one that
+	// reads what is held back are in use; the others are room for dead ones, which pgx takes up to
+	// 15 s to close.
 	maxConnections = 8
 	// maxIdle is after what time a connection is closed that nobody needs.
 	maxIdle = time.Minute
-	// closeTimeout bounds how long the end of Run waits for a rollback and for connections to
-	// close. Without the rollback the server ends the transaction by itself.
+	// closeTimeout bounds how long the end of Run waits for connections to close.
 	closeTimeout = time.Second
 )
 
 // connections are those beside those of the program's pool. An insert counts while River's
 // transaction, or the program's, has one of that pool. If it waited for a second one of
 // the same pool, as many inserts at a time as the pool has connections would all wait for
-// each other. And the transaction in which the sweep has its lock is never given back.
+// each other.
 type connections struct {
 	like *pgxpool.Pool
 
@@ -36,7 +36,7 @@ type connections struct {
 func (c *connections) openPool() (*pgxpool.Pool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Made late, so that a program that neither inserts nor sweeps has no connection more.
+	// Made late, so that a program that does not insert has no connection more.
 	if c.pool == nil {
 		pool, err := pgxpool.NewWithConfig(context.Background(), smallConfig(c.like.Config()))
 		if err != nil {

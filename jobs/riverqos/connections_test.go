@@ -105,9 +105,16 @@ func TestRunEndsWithItsConnections(t *testing.T) {
 	if err := connections(false)(); err != nil {
 		t.Errorf("New() connects: %v", err)
 	}
+	client, err := river.NewClient(riverpgxv5.New(mine), &river.Config{Middleware: fair.Middleware(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	before := watchers()
 	for range 2 {
 		stop := running(t, fair)
+		if _, err := client.Insert(t.Context(), task{User: "ann"}, nil); err != nil { // which counts by one of them
+			t.Fatal(err)
+		}
 		proctest.Eventually(t, "it has connections of its own", connections(true))
 		stop()
 		proctest.Eventually(t, "they are closed", connections(false))

@@ -3,4 +3,4 @@ package riverqos
 import "context"
 
 // RenewAll is what a worker does three times in a lease.
-func (f *Fairness) RenewAll(ctx context.Context) bool { return f.leases.renewAll(ctx) }
+func (f *Fairness) RenewAll(ctx context.Context) bool { return f.runner.RenewLeases(ctx) }

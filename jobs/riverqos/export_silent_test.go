@@ -2,14 +2,17 @@ package riverqos
 
 import "time"
 
-// SetAnswerTimeout is before Run: how long a statement may take, and, twice as long, the server
-// hear nothing.
-func (f *Fairness) SetAnswerTimeout(d time.Duration) {
-	f.store.answerTimeout, f.sweeper.lockTimeout = d, 2*d
+// AnsweredWithin is the configuration with so much time for a statement, and for a call of the Slots.
+func (c Config) AnsweredWithin(d time.Duration) Config {
+	c.answerTimeout = d
+	return c
+}
+
+// TiersWithin is the configuration with so much time for Tiers that do not answer.
+func (c Config) TiersWithin(d time.Duration) Config {
+	c.tierTimeout = d
+	return c
 }
 
 // SetCountTimeout is before the first insert: how long one may wait for the gate.
 func (f *Fairness) SetCountTimeout(d time.Duration) { f.gate.countTimeout = d }
-
-// SetTierTimeout is before Run: how long the Tiers may take that do not answer.
-func (f *Fairness) SetTierTimeout(d time.Duration) { f.tiers.timeout = d }

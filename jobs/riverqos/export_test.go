@@ -34,13 +34,14 @@ func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 	names := tableNames("")
 	for name, args := range map[string][]any{
 		"count":    {[]string{"ann"}, []string{"slow"}, []int64{1}},
-		"promote":  {[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}},
+		"promote":  {[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}, []int64{1}},
 		"gated":    {"", "", 100},
 		"stale":    {[]string{"ann"}, 1.0},
 		"strays":   {[]string{"ann"}, 1.0},
 		"crowded":  {[]int64{1}, []time.Time{time.Unix(1, 0)}},
 		"regate":   {"ann", "slow", 1, []int64{1}, 1.0},
 		"postpone": {1.0, 1},
+		"users":    {100, 100},
 	} {
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"); err != nil {
@@ -66,4 +67,11 @@ func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 		}
 	}
 	return plans, nil
+}
+
+// SetOldestServer changes which servers Migrate takes, and returns what undoes that.
+func SetOldestServer(version int) (undo func()) {
+	before := oldestServer
+	oldestServer = version
+	return func() { oldestServer = before }
 }

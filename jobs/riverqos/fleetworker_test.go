@@ -94,7 +94,7 @@ func (o fleetOptions) config(ctx context.Context, pool *pgxpool.Pool) (riverqos.
 		cfg.Mode = riverqos.Snooze
 	}
 	if o.Redis != "" {
-		cfg.Slots = redisslots.New(redis.NewClient(&redis.Options{Addr: o.Redis}))
+		cfg.Slots = redisslots.New(redisOf(o.Redis, ""))
 		return cfg, nil
 	}
 	if err := pgslots.Migrate(ctx, pool, ""); err != nil {
@@ -102,6 +102,12 @@ func (o fleetOptions) config(ctx context.Context, pool *pgxpool.Pool) (riverqos.
 	}
 	cfg.Slots = pgslots.New(pool, "")
 	return cfg, nil
+}
+
+// redisOf connects to a Redis as one of its users, whose password is the name, or as its
+// default user.
+func redisOf(addr, user string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: addr, Username: user, Password: user, ContextTimeoutEnabled: true})
 }
 
 func runFleetWorker(options string) error {

@@ -1,6 +1,7 @@
 package riverqos
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync/atomic"
@@ -18,14 +19,19 @@ import (
 // statement that lets the next job in marks the row of the one that has ended with the
 // time of its attempt, and that row is not counted from then on. If it is fetched again, it
 // has another time. The same mark is on the rows of jobs whose worker died, which River
-// rescues in an hour. A row that is locked cannot be marked: see unwritten.go.
+// rescues in an hour. A row that is locked cannot be marked, and one that nobody waits for
+// need not be: see unwritten.go.
 
 const (
 	// recheckDelay is the time after which the gate looks again at what was inserted: River's
 	// FetchCooldown.
 	recheckDelay = 100 * time.Millisecond
-	// unwrittenInterval is the time between two looks at attempts whose end is not written.
-	unwrittenInterval = time.Second / 2
+	// unwrittenInterval is the time between two looks at attempts whose end is not written: as
+	// long as River waits between two fetches.
+	unwrittenInterval = time.Second / 10
+	// ungateInterval is the time between two looks for jobs that are still held back, where
+	// fairness is disabled.
+	ungateInterval = time.Second
 	// maxRowsPerUpdate bounds the rows of a statement that changes many.
 	maxRowsPerUpdate = 1000
 )
@@ -47,25 +53,49 @@ type gate struct {
 
 	counting  chan struct{} // of capacity 1: an insert counts
 	pending   pendingInserts
+	known     knownFlows
+	ends      endsQueue
 	unwritten unwrittenEnds
 	rechecks  *rechecks
 }
 
 func newGate(shared *resources) *gate {
-	return &gate{resources: shared, countTimeout: countTimeout, counting: make(chan struct{}, 1), rechecks: newRechecks()}
+	return &gate{resources: shared, countTimeout: countTimeout, counting: make(chan struct{}, 1), ends: newEndsQueue(), rechecks: newRechecks()}
 }
 
-// replaceEnded lets jobs through in the place of one that has ended.
-func (g *gate) replaceEnded(ctx context.Context, ended claimedAttempt) {
-	left, size := flow{ended.claim.User, ended.queue}, ended.tier.Limits.Of(ended.claim.Queue)
-	_, unmarked, err := g.letThrough(ctx, []sizedFlow{{left, size}}, ended.attempt)
-	if err != nil {
-		g.failures.report("promote", "the gate could not let a job through", err)
+// replaceEnded lets jobs through in the place of one that has ended: at once where jobs are
+// known to wait, and elsewhere within unwrittenInterval, in one statement for all.
+func (g *gate) replaceEnded(ctx context.Context, ended endedAttempt) {
+	if !g.known.holds(ended.left.flow) && g.unwritten.addAttempt(ended.attempt, ended.left.flow) {
+		return
 	}
-	// Also if it failed, for the row may be unmarked. Somebody else would count the attempt as
-	// running until River has written its end.
-	if err != nil || slices.Contains(unmarked, ended.id) {
-		g.unwritten.addAttempt(ended.attempt, left)
+	// Those that end while a statement is under way share the next one.
+	g.ends.share(ctx, ended, g.replaceAllEnded)
+}
+
+// replaceAllEnded lets jobs through in the place of several.
+func (g *gate) replaceAllEnded(ctx context.Context, all []endedAttempt) {
+	var flows []sizedFlow
+	listed := map[flow]bool{}
+	attempts := make([]attempt, len(all))
+	for i, ended := range all {
+		attempts[i] = ended.attempt
+		// Once, or a flow of which two jobs have ended would let in twice as many as it has room for.
+		if !listed[ended.left.flow] {
+			listed[ended.left.flow] = true
+			flows = append(flows, ended.left)
+		}
+	}
+	_, unmarked, err := g.letThrough(ctx, flows, attempts...)
+	if err != nil {
+		g.runner.Report("promote", "the gate could not let a job through", err)
+	}
+	for _, ended := range all {
+		// Also if it failed, for the row may be unmarked. Somebody else would count the attempt as
+		// running until River has written its end.
+		if err != nil || slices.Contains(unmarked, ended.id) {
+			g.unwritten.addAttempt(ended.attempt, ended.left.flow)
+		}
 	}
 }
 
@@ -75,11 +105,12 @@ func (g *gate) replaceEnded(ctx context.Context, ended claimedAttempt) {
 func (g *gate) letThrough(ctx context.Context, flows []sizedFlow, now ...attempt) (promoted int, unmarked []int64, err error) {
 	// The statement would count those that could not be marked before as running, and so let
 	// nobody in for them.
-	ended := g.unwritten.attemptsIn(flows)
-	promoted, unmarked, err = g.store.promote(ctx, flows, slices.Concat(ended, now))
+	ended, overdue := g.unwritten.attemptsIn(flows, time.Now())
+	promoted, waiting, unmarked, err := g.store.promote(ctx, flows, slices.Concat(ended, now), overdue)
 	if err != nil {
 		return 0, nil, err
 	}
+	g.known.hold(waiting)
 	// What is marked now nobody counts any more, whenever River writes its end.
 	g.unwritten.keepOnly(ended, unmarked)
 	g.metrics.Promoted.Add(float64(promoted))
@@ -108,7 +139,7 @@ func (g *gate) runRechecks(ctx context.Context) {
 		// River announces at most one insert into a queue within its FetchCooldown. Workers would
 		// find the jobs of the other ones at their next poll only.
 		if _, err := g.store.execute(ctx, "announce", queues); err != nil && ctx.Err() == nil {
-			g.failures.report("announce", "workers could not be told of new jobs, they find them at their next poll", err)
+			g.runner.Report("announce", "workers could not be told of new jobs, they find them at their next poll", err)
 		}
 	}
 }
@@ -116,11 +147,29 @@ func (g *gate) runRechecks(ctx context.Context) {
 // runUnwritten lets jobs through in the place of ended ones, until River has written that
 // these have ended, or the context ends.
 func (g *gate) runUnwritten(ctx context.Context) {
-	callEvery(ctx, unwrittenInterval, func() {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(unwrittenInterval):
+		}
 		_, flows := g.unwritten.allAttempts()
+		if len(flows) == 0 {
+			continue
+		}
+		g.known.readHeld(time.Now(), g.readHeldFlows)
 		// By the limits of now, which may have changed since the attempts ended.
-		g.recheck(ctx, g.tiers.sizesOf(ctx, flows))
-	})
+		g.recheck(ctx, g.sizesOf(ctx, flows))
+	}
+}
+
+// readHeldFlows reads the flows that hold jobs back, up to so many.
+func (g *gate) readHeldFlows(ctx context.Context, limit int) ([]flow, error) {
+	flows, err := g.store.heldFlows(ctx, limit)
+	if err != nil {
+		g.runner.Report("held", "the flows that hold jobs back could not be read, inserts count", err)
+	}
+	return flows, err
 }
 
 // recheck lets jobs through where there is room. If it fails, the sweep does so later.
@@ -131,7 +180,7 @@ func (g *gate) recheck(ctx context.Context, flows []sizedFlow) {
 	}
 	// A context that has ended is the end of Run, and no failure.
 	if _, _, err := g.letThrough(ctx, flows); err != nil && ctx.Err() == nil {
-		g.failures.report("promote", "the gate could not let a job through", err)
+		g.runner.Report("promote", "the gate could not let a job through", err)
 	}
 }
 
@@ -143,7 +192,7 @@ func (g *gate) ungateAll(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			g.failures.report("ungate", "jobs that the gate held back could not be released", err)
+			g.runner.Report("ungate", "jobs that the gate held back could not be released", err)
 		}
 		// There may be more: a backlog is freed in steps, so that no statement locks all of it.
 		if freed == maxRowsPerUpdate {
@@ -153,7 +202,7 @@ func (g *gate) ungateAll(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(g.cfg.sweep):
+		case <-time.After(cmp.Or(g.cfg.sweep, ungateInterval)):
 		}
 	}
 }

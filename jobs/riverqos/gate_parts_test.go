@@ -2,15 +2,15 @@ package riverqos
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river/rivertype"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 var ann, bob = flow{"ann", "slow"}, flow{"bob", "slow"}
@@ -32,7 +32,7 @@ func TestPendingInserts(t *testing.T) {
 	duplicate.UniqueSkippedAsDuplicate = true
 
 	var pending pendingInserts
-	settle := pending.beginInsert([]*newJobs{{sizedFlow{ann, 2}, params[:2]}, {sizedFlow{bob, 5}, params[2:]}}, []int{2, 1}, start)
+	settle := pending.beginInsert([]*newJobs{{sizedFlow: sizedFlow{ann, 2}, params: params[:2]}, {sizedFlow: sizedFlow{bob, 5}, params: params[2:]}}, []int{2, 1}, start)
 	for _, step := range []struct {
 		name    string
 		do      func()
@@ -47,7 +47,7 @@ func TestPendingInserts(t *testing.T) {
 		}, time.Second, []int64{1, 2}, nil, []int{2, 0}},
 		{"one is visible", func() {}, 2 * time.Second, []int64{1, 2}, []int64{1}, []int{1, 0}},
 		{"another insert fails", func() {
-			pending.beginInsert([]*newJobs{{sizedFlow{bob, 5}, params}}, []int{3}, start)(params, nil)
+			pending.beginInsert([]*newJobs{{sizedFlow: sizedFlow{bob, 5}, params: params}}, []int{3}, start)(params, nil)
 		}, 2 * time.Second, []int64{2}, nil, []int{1, 0}},
 		{"what is rolled back is forgotten", func() {}, rememberFor + time.Second, []int64{}, nil, []int{0, 0}},
 	} {
@@ -70,7 +70,12 @@ func TestUnwrittenEnds(t *testing.T) {
 	var ends unwrittenEnds
 	ends.addAttempt(one, ann)
 	ends.addAttempt(two, bob)
-	if got := ends.attemptsIn([]sizedFlow{{ann, 7}}); !slices.Equal(got, []attempt{one}) {
+	for after, want := range map[time.Duration][]int64{0: {}, overdueAfter + time.Minute: {one.id}} {
+		if _, overdue := ends.attemptsIn([]sizedFlow{{ann, 7}}, time.Now().Add(after)); !slices.Equal(overdue, want) {
+			t.Errorf("after %v %v are overdue, want %v", after, overdue, want)
+		}
+	}
+	if got, _ := ends.attemptsIn([]sizedFlow{{ann, 7}}, time.Now()); !slices.Equal(got, []attempt{one}) {
 		t.Errorf("among(ann) = %v, want %v", got, one)
 	}
 	ends.keepOnly([]attempt{one, two}, []int64{2})
@@ -103,48 +108,51 @@ func TestRechecks(t *testing.T) {
 	}
 }
 
-func TestUserFailures(t *testing.T) {
-	failed := errors.New("no answer")
-	failures := userFailures{log: sharedOf(nil).failures}
-	for i, step := range []struct{ result, want error }{
-		{failed, nil}, {failed, nil}, {nil, nil}, // one user's failure may be about that user alone
-		{failed, nil}, {failed, nil}, {failed, failed}, // three in a row are not
-	} {
-		if err := failures.addResult(t.Context(), step.result); !errors.Is(err, step.want) {
-			t.Errorf("step %d: add(%v) = %v, want %v", i, step.result, err, step.want)
-		}
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	failures = userFailures{log: failures.log}
-	if err := failures.addResult(ended, failed); !errors.Is(err, failed) {
-		t.Errorf("add(%v) = %v when the sweep has to end, want it", failed, err)
-	}
-}
-
 // An insert whose turn to count does not come in time goes ahead, says so, and keeps those that follow from
 // waiting as long.
 func TestInsertsThatWaitInVainToCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMetrics(nil)
-		g := newGate(&resources{failures: &failureLog{log: slog.New(slog.DiscardHandler), metrics: m}, metrics: m})
+		reg := prometheus.NewRegistry()
+		shared := &resources{}
+		var err error
+		if shared.runner, err = (Config{Slots: jobs.NewMemory(nil), Tiers: jobs.FileTiers{}, Registry: reg}).newRunner(queue{}, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		g := newGate(shared)
 		g.counting <- struct{}{} // another insert counts, slowly
-		all := []*newJobs{{sizedFlow{ann, 1}, insertParams("slow", "slow")}}
+		all := []*newJobs{{sizedFlow: sizedFlow{ann, 1}, params: insertParams("slow", "slow")}}
 		for i, want := range []time.Duration{countTimeout, 0} {
 			began := time.Now()
 			if rooms, _ := g.reserveRoom(t.Context(), all); !slices.Equal(rooms, []int{2}) || time.Since(began) != want {
 				t.Errorf("insert %d has room for %v after %v, want both jobs after %v", i, rooms, time.Since(began), want)
 			}
 		}
-		if got := testutil.ToFloat64(m.Errors.WithLabelValues("count")); got != 1 {
+		if got := countFailures(t, reg); got != 1 {
 			t.Errorf("%v failures are counted, want 1", got)
 		}
 		g.lastUnanswered.Store(0)
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		g.reserveRoom(gone, all)
-		if got := testutil.ToFloat64(m.Errors.WithLabelValues("count")); got != 1 || g.lastUnanswered.Load() != 0 {
+		if got := countFailures(t, reg); got != 1 || g.lastUnanswered.Load() != 0 {
 			t.Errorf("%v failures, want no more by a caller that has given up", got)
 		}
 	})
+}
+
+// countFailures are those of inserts that were not counted.
+func countFailures(t *testing.T, registry *prometheus.Registry) (failures float64) {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			if family.GetName() == "sluice_jobs_errors_total" && metric.GetLabel()[0].GetValue() == "count" {
+				failures += metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return failures
 }

@@ -312,6 +312,7 @@ func TestTheGateCountsByItsIndexes(t *testing.T) {
 		"regate":   {"river_job_sluice_flow"},
 		"crowded":  {"river_job_sluice_flow"},
 		"postpone": {"river_job_sluice_held"},
+		"users":    {"river_job_sluice_flow", "river_job_sluice_held"},
 	} {
 		for _, index := range indexes {
 			if !strings.Contains(plans[name], index) {

@@ -3,14 +3,19 @@ package riverqos
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
+
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
-// Handler answers GET /jobs/{id} with Why as JSON. It says which users have jobs: let
-// only operators reach it.
+// Handler answers GET /jobs/{id} with Why as JSON, and GET /jobs?n= with Users: n is 100
+// if it is left out, and workerapi.MaxListed at most. It says which users have jobs: let only
+// operators reach it, and polygen.
 func (f *Fairness) Handler() http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /jobs", f.serveUsers)
 	mux.HandleFunc("GET /jobs/{id}", f.serveWhy)
 	return mux
 }
@@ -27,11 +32,29 @@ func (f *Fairness) serveWhy(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusNotFound, map[string]string{"error": err.Error()})
 	// The error may name hosts and users, so that only the log has it.
 	case err != nil:
-		f.failures.report("why", "the state of a job could not be read", err)
+		f.runner.Report("why", "the state of a job could not be read", err)
 		answer(w, http.StatusServiceUnavailable, map[string]string{"error": "the database or the slots do not answer"})
 	default:
 		answer(w, http.StatusOK, why)
 	}
+}
+
+func (f *Fairness) serveUsers(w http.ResponseWriter, r *http.Request) {
+	n, err := 100, error(nil)
+	if text := r.URL.Query().Get("n"); text != "" {
+		n, err = strconv.Atoi(text)
+	}
+	if err != nil || n < 1 || n > workerapi.MaxListed {
+		answer(w, http.StatusBadRequest, map[string]string{"error": fmt.Sprintf("n is a number from 1 to %d", workerapi.MaxListed)})
+		return
+	}
+	list, err := f.Users(r.Context(), n)
+	if err != nil {
+		f.runner.Report("users", "the users with jobs could not be read", err)
+		answer(w, http.StatusServiceUnavailable, map[string]string{"error": "the database or the slots do not answer"})
+		return
+	}
+	answer(w, http.StatusOK, list)
 }
 
 func answer(w http.ResponseWriter, status int, body any) {

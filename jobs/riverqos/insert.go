@@ -3,6 +3,7 @@ package riverqos
 import (
 	"cmp"
 	"context"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -22,7 +23,8 @@ const (
 
 // insert notes whose the jobs are, and holds those back that are too many. It asks
 // the database once, outside of the transaction in which the jobs are inserted, which
-// River's middleware does not get to see, and by a connection of its own.
+// River's middleware does not get to see, and by a connection of its own; and not at all of
+// flows that are known to have room: see known_flows.go.
 func (g *gate) insert(ctx context.Context, params []*rivertype.JobInsertParams, doInner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
 	if g.cfg.Disabled {
 		return doInner(ctx)
@@ -38,6 +40,7 @@ func (g *gate) insert(ctx context.Context, params []*rivertype.JobInsertParams, 
 	results, err := doInner(ctx)
 	// Also after an error, with no results: the room that was reserved is free again.
 	settle(params, results)
+	g.countDelayed(flows, params, results)
 	g.rechecks.add(held, params)
 	return results, err
 }
@@ -46,6 +49,8 @@ func (g *gate) insert(ctx context.Context, params []*rivertype.JobInsertParams, 
 type newJobs struct {
 	sizedFlow
 	params []*rivertype.JobInsertParams
+	tier   string                       // of the user
+	held   []*rivertype.JobInsertParams // those that are held back
 }
 
 // markUsers marks jobs with their users, and returns those that could run now.
@@ -62,8 +67,8 @@ func (g *gate) markUsers(params []*rivertype.JobInsertParams, now time.Time) []*
 		if param.ScheduledAt != nil && param.ScheduledAt.After(now) {
 			since = *param.ScheduledAt
 		}
-		// Without a mark of waiting, which metadata that was copied from another job may have.
-		marked, ok := addMarks(param.Metadata, map[string]any{markUser: user, markSince: seconds(since), markWait: nil})
+		// Without the marks of waiting, which metadata that was copied from another job may have.
+		marked, ok := addMarks(param.Metadata, map[string]any{markUser: user, markSince: seconds(since), markWait: nil, markDelayed: nil})
 		// Metadata that is no object cannot say whose job it is. The slots hold it all the same.
 		if !ok {
 			continue
@@ -94,9 +99,11 @@ func (g *gate) markUsers(params []*rivertype.JobInsertParams, now time.Time) []*
 func (g *gate) holdBackExcess(ctx context.Context, all []*newJobs, now time.Time) (held []sizedFlow, settle settleFunc) {
 	// Who has no limit is not counted, which spares most inserts the question.
 	var limited []*newJobs
-	budget := g.tiers.budget()
+	budget := g.runner.Budget()
 	for _, inserted := range all {
-		if inserted.Size = budget.sizeOf(ctx, inserted.flow); inserted.Size < jobs.Unlimited {
+		tier := budget.Tier(ctx, inserted.User)
+		inserted.tier = tier.Name
+		if inserted.Size = sizeOf(tier, inserted.flow); inserted.Size < jobs.Unlimited {
 			limited = append(limited, inserted)
 		}
 	}
@@ -109,7 +116,8 @@ func (g *gate) holdBackExcess(ctx context.Context, all []*newJobs, now time.Time
 			held = append(held, inserted.sizedFlow)
 		}
 		// The first by priority go through, and the others wait.
-		for _, param := range inserted.params[rooms[i]:] {
+		inserted.held = inserted.params[rooms[i]:]
+		for _, param := range inserted.held {
 			g.holdBack(param, now)
 		}
 	}
@@ -118,13 +126,13 @@ func (g *gate) holdBackExcess(ctx context.Context, all []*newJobs, now time.Time
 
 // holdBack makes a job one that the gate will let through.
 func (g *gate) holdBack(param *rivertype.JobInsertParams, now time.Time) {
-	marked, ok := addMarks(param.Metadata, map[string]any{markWait: gated})
+	marked, ok := addMarks(param.Metadata, map[string]any{markWait: gated, markDelayed: true})
 	// It could be marked before. A job that is scheduled without the mark nobody would let in.
 	if !ok {
 		return
 	}
 	// Not all at the same instant, should nobody run the sweep.
-	at := now.Add(jitter(g.cfg.GateFor, g.cfg.GateFor/10))
+	at := now.Add(g.cfg.GateFor + rand.N(g.cfg.GateFor/10+1))
 	param.Metadata, param.State, param.ScheduledAt = marked, rivertype.JobStateScheduled, &at
 }
 
@@ -143,6 +151,10 @@ func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, se
 	}
 	if g.unanswered() {
 		return rooms, nothingPending
+	}
+	now := time.Now()
+	if g.known.take(all, now) {
+		return rooms, g.pending.beginInsert(all, rooms, now)
 	}
 	counting, cancel := context.WithTimeout(ctx, g.countTimeout)
 	defer cancel()
@@ -164,13 +176,17 @@ func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, se
 		g.noteUnanswered(ctx, err)
 		return rooms, nothingPending
 	}
+	// Only of a database that answers: each reading is a goroutine, which would wait in vain.
+	g.known.readHeld(time.Now(), g.readHeldFlows)
 	invisible := g.pending.invisible(flows, visible)
 	for i, inserted := range all {
-		rooms[i] = min(rooms[i], max(0, inserted.Size-crowds[i].jobs-invisible[i]))
+		free := max(0, inserted.Size-crowds[i].jobs-invisible[i])
 		// Those that wait already would come later than the new ones.
 		if crowds[i].gated {
-			rooms[i] = 0
+			free = 0
 		}
+		rooms[i] = min(rooms[i], free)
+		g.known.noteCount(inserted.flow, free-rooms[i], rooms[i] < len(inserted.params), time.Now())
 	}
 	return rooms, g.pending.beginInsert(all, rooms, time.Now())
 }
@@ -185,6 +201,6 @@ func (g *gate) noteUnanswered(ctx context.Context, err error) {
 	// If the caller's context has ended, that says nothing about the database.
 	if ctx.Err() == nil {
 		g.lastUnanswered.Store(time.Now().UnixMilli())
-		g.failures.report("count", "the gate could not count a user's jobs", err)
+		g.runner.Report("count", "the gate could not count a user's jobs", err)
 	}
 }

@@ -8,10 +8,11 @@ import (
 // Marks are what Sluice notes in the metadata of River's jobs. They are names of the
 // first level because River merges metadata at that level.
 const (
-	markUser   = "sluice:user"   // the limit file's key of the user
-	markWait   = "sluice:wait"   // parked or gated; null or none is neither
-	markSince  = "sluice:since"  // from when on it could have run, in seconds since 1970
-	markPassed = "sluice:passed" // the attempted_at of an attempt that has ended; see gate.go
+	markUser    = "sluice:user"    // the limit file's key of the user
+	markWait    = "sluice:wait"    // parked or gated; null or none is neither
+	markSince   = "sluice:since"   // from when on it could have run, in seconds since 1970
+	markDelayed = "sluice:delayed" // true: the job had to wait for a slot, and was counted
+	markPassed  = "sluice:passed"  // the attempted_at of an attempt that has ended; see gate.go
 
 	parked = "parked" // refused a slot
 	gated  = "gated"  // held back by the gate
@@ -45,9 +46,10 @@ func addMarks(metadata []byte, marks map[string]any) (_ []byte, ok bool) {
 
 // jobMarks are the marks of a job.
 type jobMarks struct {
-	User  string  `json:"sluice:user"`
-	Wait  string  `json:"sluice:wait"`
-	Since float64 `json:"sluice:since"`
+	User    string  `json:"sluice:user"`
+	Wait    string  `json:"sluice:wait"`
+	Since   float64 `json:"sluice:since"`
+	Delayed bool    `json:"sluice:delayed"`
 }
 
 // readMarks leaves out what cannot be read: any program may write metadata.

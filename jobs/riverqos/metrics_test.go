@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/metriclist"
+	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 var update = flag.Bool("update", false, "write internal/metricsdoc/worker.json")
@@ -19,6 +20,9 @@ const metricsList = "../../internal/metricsdoc/worker.json"
 
 func TestMetricsAreListed(t *testing.T) {
 	recorder := metriclist.New(prometheus.NewPedanticRegistry())
+	if _, err := (Config{Slots: jobs.NewMemory(nil), Tiers: jobs.FileTiers{}, Registry: recorder}).newRunner(queue{}, nil, nil); err != nil {
+		t.Fatal(err)
+	}
 	newMetrics(recorder)
 	metrics, err := recorder.Metrics()
 	if err != nil {

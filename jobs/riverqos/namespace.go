@@ -11,18 +11,26 @@ import (
 // River counts jobs from 1 in each. See Config.Namespace.
 type namespace string
 
-// slotsJob is the job of the Slots that stands for one of River's.
-func (n namespace) slotsJob(user string, id int64, service string) jobs.Job {
+// slotsID is the id in the Slots of one of River's jobs.
+func (n namespace) slotsID(id int64) string {
 	name := strconv.FormatInt(id, 10)
 	if n != "" {
 		name = string(n) + "." + name
 	}
-	return jobs.Job{User: user, ID: name, Queue: service}
+	return name
+}
+
+// slotsJobs are the jobs of the Slots that stand for River's.
+func (n namespace) slotsJobs(rows []userJob) []jobs.Job {
+	all := make([]jobs.Job, len(rows))
+	for i, row := range rows {
+		all[i] = jobs.Job{User: row.User, ID: n.slotsID(row.ID)}
+	}
+	return all
 }
 
 // riverID is the id in River of a job of the Slots. It is not ok for a job of another namespace.
-func (n namespace) riverID(job jobs.Job) (int64, bool) {
-	name := job.ID
+func (n namespace) riverID(name string) (int64, bool) {
 	if n != "" {
 		rest, ok := strings.CutPrefix(name, string(n)+".")
 		if !ok {

@@ -36,14 +36,7 @@ func nothingPending([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult) 
 func (p *pendingInserts) insertedIDs(flows []flow, now time.Time) []int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Inserts of flows that are not counted again would stay for ever.
-	old := now.Add(-rememberFor)
-	if p.cleaned.Before(old) {
-		for flow, pending := range p.byFlow {
-			p.setPending(flow, slices.DeleteFunc(pending, func(insert pendingInsert) bool { return insert.at.Before(old) }))
-		}
-		p.cleaned = now
-	}
+	p.clean(now)
 	// An array without elements: nil would be NULL, with which nothing is visible.
 	ids := []int64{}
 	for _, flow := range flows {
@@ -55,6 +48,19 @@ func (p *pendingInserts) insertedIDs(flows []flow, now time.Time) []int64 {
 		}
 	}
 	return ids
+}
+
+// clean forgets old inserts: those of flows that are not counted again would stay for ever. The
+// lock must be held.
+func (p *pendingInserts) clean(now time.Time) {
+	old := now.Add(-rememberFor)
+	if !p.cleaned.Before(old) {
+		return
+	}
+	for flow, pending := range p.byFlow {
+		p.setPending(flow, slices.DeleteFunc(pending, func(insert pendingInsert) bool { return insert.at.Before(old) }))
+	}
+	p.cleaned = now
 }
 
 // invisible is how many jobs of each flow there are beside those that are visible.
@@ -88,6 +94,7 @@ func (p *pendingInserts) beginInsert(flows []*newJobs, rooms []int, now time.Tim
 	let := map[*rivertype.JobInsertParams]flow{}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.clean(now)
 	for i, jobs := range flows {
 		for _, param := range jobs.params[:rooms[i]] {
 			let[param] = jobs.flow

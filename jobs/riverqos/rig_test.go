@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
 )
 
 var server *pgserver.Server
@@ -175,12 +176,35 @@ type option func(*riverqos.Config, *river.Config)
 // only now and then.
 func start(t testing.TB, options ...option) *rig {
 	t.Helper()
-	r := &rig{
+	r := newRig(t)
+	r.pool, r.dsn = fresh(t)
+	r.startWorker(options...)
+	return r
+}
+
+func newRig(t testing.TB) *rig {
+	return &rig{
 		TB: t, tiers: &tiers{}, slots: jobs.NewMemory(nil), reg: prometheus.NewRegistry(),
 		running: map[string]int{}, most: map[string]int{}, done: map[int64]bool{}, free: map[string]chan struct{}{}, tries: map[int64]int{},
 	}
-	r.pool, r.dsn = fresh(t)
-	r.startWorker(options...)
+}
+
+// startThroughPgBouncer is start with all connections through PgBouncer in transaction mode,
+// and slots in PostgreSQL.
+func startThroughPgBouncer(t testing.TB, options ...option) *rig {
+	t.Helper()
+	r := newRig(t)
+	_, r.dsn = fresh(t)
+	var err error
+	if r.pool, err = pgxpool.New(context.Background(), proctest.PgBouncer(t, r.dsn)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.pool.Close)
+	if err := pgslots.Migrate(context.Background(), r.pool, ""); err != nil {
+		t.Fatal(err)
+	}
+	r.slots = pgslots.New(r.pool, "")
+	r.startWorker(append(options, func(_ *riverqos.Config, rc *river.Config) { rc.PollOnly = true })...) // River listens in a session
 	return r
 }
 
@@ -203,12 +227,14 @@ func (r *rig) startWorker(options ...option) {
 	for _, o := range options {
 		o(&cfg, rcfg)
 	}
+	r.slots = cfg.Slots
 	var err error
 	if r.fair, err = riverqos.New(cfg); err != nil {
 		r.Fatal(err)
 	}
 	r.fair.SetCountTimeout(proctest.Patience) // or what a slow machine does not count is not held back
-	rcfg.Middleware = r.fair.Middleware()
+	// A test's own comes first, and is told what River is.
+	rcfg.Middleware = append(rcfg.Middleware, r.fair.Middleware()...)
 	if r.client, err = river.NewClient(riverpgxv5.New(r.pool), rcfg); err != nil {
 		r.Fatal(err)
 	}

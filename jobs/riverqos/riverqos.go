@@ -7,12 +7,13 @@
 //
 //   - The worker middleware takes a slot before a job runs and gives it back however it
 //     ends. A job that gets none is parked: River has it as scheduled, and it is made
-//     available the moment that a slot has been reserved for it. See worker.go, waker.go.
+//     available the moment that a slot has been reserved for it. This is a jobs.Runner's,
+//     which knows River by worker.go and queue.go.
 //   - The insert middleware is a gate: of a user's jobs in a queue only as many are
 //     available to workers as may run at once. The others are scheduled far in the
 //     future, and let through one in, one out. See insert.go, gate.go.
 //   - A sweep each second repairs what a crash or a lost message left: slots whose lease
-//     has ended, wake-ups that did not arrive, users who are past the gate. See sweeper.go.
+//     has ended, wake-ups that did not arrive, users who are past the gate. See repair.go.
 //
 // The slots hold exactly. The gate is only nearly exact: inserts of several processes
 // at the same instant may let a few more through, which are refused a slot and parked.
@@ -20,34 +21,31 @@ package riverqos
 
 import (
 	"context"
-	"crypto/rand"
 	"sync"
-	"time"
 
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 // Fairness ties River to the users' limits. It is safe for concurrent use, and one of
 // a process can serve several River clients of the same database.
 type Fairness struct {
 	*resources
-	leases   *leases   // of the slots that jobs of this process run in
-	releaser *releaser // gives slots back
-	waker    *waker    // makes parked jobs available
-	gate     *gate     // holds back jobs of long backlogs
-	sweeper  *sweeper  // repairs what crashes left
-	worker   *worker   // runs jobs in slots
+	gate    *gate    // holds back jobs of long backlogs
+	sweeper *sweeper // repairs what crashes left in River's table
+	worker  *worker  // runs jobs in slots
+	lister  *lister  // lists users with jobs
 }
 
 // resources are what the parts of a Fairness share. They do not change after New.
 type resources struct {
-	cfg      Config // with its defaults
-	store    *store
-	names    namespace
-	tiers    *tierReader
-	failures *failureLog
-	metrics  *metrics
+	cfg     Config // with its defaults
+	store   *store
+	names   namespace
+	runner  *jobs.Runner
+	metrics *metrics
 }
 
 // New checks the configuration. It starts nothing: see Run.
@@ -56,21 +54,15 @@ func New(cfg Config) (*Fairness, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics := newMetrics(cfg.Registry)
-	failures := &failureLog{log: cfg.Logger, metrics: metrics}
-	shared := &resources{
-		cfg: cfg, store: newStore(cfg.Pool, cfg.Schema), names: namespace(cfg.Namespace),
-		tiers: &tierReader{tiers: cfg.Tiers, failures: failures, timeout: tierTimeout}, failures: failures, metrics: metrics,
-	}
+	shared := &resources{cfg: cfg, store: newStore(cfg.Pool, cfg.Schema), names: namespace(cfg.Namespace)}
+	shared.store.answerTimeout = cfg.answerTimeout
 	gate := newGate(shared)
-	waker := newWaker(shared)
-	releaser := &releaser{resources: shared, waker: waker, gate: gate}
-	leases := &leases{resources: shared, releaser: releaser}
-	return &Fairness{
-		resources: shared, leases: leases, releaser: releaser, waker: waker, gate: gate,
-		sweeper: &sweeper{resources: shared, waker: waker, gate: gate, lockTimeout: lockTimeout},
-		worker:  &worker{resources: shared, leases: leases, releaser: releaser, process: rand.Text()},
-	}, nil
+	shared.metrics = newMetrics(cfg.Registry)
+	sweeper := &sweeper{resources: shared, gate: gate, depth: &depthGauge{series: shared.metrics.Depth}}
+	if shared.runner, err = cfg.newRunner(queue{shared.store, shared.names}, sweeper.sweepOnce, sweeper.stopSweeps); err != nil {
+		return nil, err
+	}
+	return &Fairness{resources: shared, gate: gate, sweeper: sweeper, worker: &worker{resources: shared, gate: gate}, lister: &lister{resources: shared}}, nil
 }
 
 // Middleware is for river.Config.Middleware, of clients that work and of those that
@@ -111,32 +103,13 @@ func (f *Fairness) Run(ctx context.Context) error {
 		return nil
 	}
 	defer f.store.connections.closePool()
-	// 0 so far: that nobody sweeps is an alert, also if nobody ever has.
-	f.metrics.Sweeps.WithLabelValues("done")
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){
-		f.leases.runRenewals, f.waker.runRetries, f.gate.runRechecks, f.gate.runUnwritten, f.releaser.runReleases, f.sweeper.runSweeps,
-	} {
+	for _, loop := range []func(context.Context){f.gate.runRechecks, f.gate.runUnwritten} {
 		loops.Go(func() { loop(ctx) })
 	}
+	err := f.runner.Run(ctx)
 	loops.Wait()
-	return nil
-}
-
-// callEvery calls do about each interval until the context ends.
-func callEvery(ctx context.Context, interval time.Duration, do func()) {
-	timer := time.NewTimer(interval)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			do()
-			// Not a ticker: after a call that took long the next one should not follow at once.
-			timer.Reset(interval)
-		}
-	}
+	return err
 }
 
 // signal sends without waiting. If a message waits already, one more would say nothing new.

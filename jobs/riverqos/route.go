@@ -9,13 +9,12 @@ import (
 )
 
 // Route says which of a service's queues a job of a user goes to, for River's Insert:
-// that of the user's tier, or the one for jobs that a scheduler starts, of any user. ""
-// is no user.
+// that of the user's tier, or the one for jobs that a scheduler starts, of any user; or one
+// that only workers which are dedicated to the tier or the user take. "" is no user.
 func (f *Fairness) Route(ctx context.Context, user, service string, scheduled bool) *river.InsertOpts {
 	var tier jobs.Tier
-	// The queues for no user and for scheduled jobs are the same for all tiers.
-	if user != "" && !scheduled {
-		tier = f.tiers.budget().tierOf(ctx, limitFileKey(user))
+	if user != "" {
+		tier = f.runner.Budget().Tier(ctx, jobs.UserKey(user))
 	}
 	return &river.InsertOpts{Queue: jobs.Route(service, tier, scheduled)}
 }

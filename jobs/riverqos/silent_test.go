@@ -152,10 +152,9 @@ func behind(t *testing.T, cfg riverqos.Config) (h *hole, fair *riverqos.Fairness
 	}
 	cfg.Pool, cfg.Slots, cfg.Tiers, cfg.User = through, jobs.NewMemory(nil), &tiers{}, riverqos.FromArgs("user")
 	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
-	if fair, err = riverqos.New(cfg); err != nil {
+	if fair, err = riverqos.New(cfg.AnsweredWithin(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	fair.SetAnswerTimeout(time.Second)
 	return h, fair, pool
 }
 
@@ -215,7 +214,6 @@ func TestADatabaseThatWasSilentIsSweptAgain(t *testing.T) {
 	}
 }
 
-// The end finds the sweep's lock in a transaction on a dead connection.
 func TestRunEndsWhileTheDatabaseIsSilent(t *testing.T) {
 	t.Parallel()
 	r := &rig{TB: t, reg: prometheus.NewRegistry()}
@@ -224,99 +222,4 @@ func TestRunEndsWhileTheDatabaseIsSilent(t *testing.T) {
 	proctest.Eventually(t, "it sweeps", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
 	h.silence()
 	stop()
-}
-
-// However long a sweep takes, the server must hear that its leader lives.
-func TestTheLockIsKeptDuringASweep(t *testing.T) {
-	t.Parallel()
-	pool, _ := fresh(t)
-	slow := &slowWaiting{Slots: jobs.NewMemory(nil), begun: make(chan struct{}, 1), end: make(chan struct{})}
-	fair, err := riverqos.New(riverqos.Config{Pool: pool, Slots: slow, Tiers: &tiers{}, User: riverqos.FromArgs("user")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer running(t, fair)()
-	defer close(slow.end)
-	<-slow.begun
-	heard := func() (at time.Time, err error) {
-		err = pool.QueryRow(t.Context(), `SELECT state_change FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name = 'sluice' AND state = 'idle in transaction'`).Scan(&at)
-		return at, err
-	}
-	var first time.Time
-	proctest.Eventually(t, "a transaction has the lock", func() error {
-		first, err = heard()
-		return err
-	})
-	proctest.Eventually(t, "it is heard of again", func() error {
-		again, err := heard()
-		if err == nil && !again.After(first) {
-			err = fmt.Errorf("the last time was %v", again)
-		}
-		return err
-	})
-}
-
-// slowWaiting are Slots whose Waiting takes until end.
-type slowWaiting struct {
-	jobs.Slots
-	begun, end chan struct{}
-}
-
-func (s *slowWaiting) Waiting(ctx context.Context, after string, n int) ([]string, error) {
-	select {
-	case s.begun <- struct{}{}:
-	default:
-	}
-	<-s.end
-	return s.Slots.Waiting(ctx, after, n)
-}
-
-// Slots that are silent hold a sweep up for no longer than the database does.
-func TestSlotsThatHangEndASweep(t *testing.T) {
-	for name, of := range map[string]func(*deaf){
-		"for all":    func(d *deaf) { d.waiting = true },
-		"for a user": func(d *deaf) { d.reserved = true },
-	} {
-		t.Run(name, func(t *testing.T) {
-			pool, _ := fresh(t)
-			r := &rig{TB: t, reg: prometheus.NewRegistry()}
-			slots := &deaf{Slots: jobs.NewMemory(nil)}
-			of(slots)
-			for i := range 3 {
-				park(t, slots, fmt.Sprint("user", i))
-			}
-			fair, err := riverqos.New(riverqos.Config{
-				Pool: pool, Slots: slots, Tiers: &tiers{}, User: riverqos.FromArgs("user"), Registry: r.reg,
-			}.SweptEvery(time.Hour))
-			if err != nil {
-				t.Fatal(err)
-			}
-			fair.SetAnswerTimeout(200 * time.Millisecond)
-			defer running(t, fair)()
-			proctest.Eventually(t, "the sweep has failed", func() error { return r.counted("sluice_jobs_sweeps_total", "error") })
-		})
-	}
-}
-
-// deaf are Slots that do not answer some questions.
-type deaf struct {
-	jobs.Slots
-	waiting, reserved bool
-}
-
-func (d *deaf) Waiting(ctx context.Context, after string, n int) ([]string, error) {
-	if d.waiting {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	return d.Slots.Waiting(ctx, after, n)
-}
-
-func (d *deaf) Reserved(ctx context.Context, user string) ([]jobs.Job, error) {
-	if d.reserved {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	return d.Slots.Reserved(ctx, user)
 }

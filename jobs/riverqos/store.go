@@ -3,12 +3,16 @@ package riverqos
 import (
 	"context"
 	"embed"
+	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 const (
@@ -34,6 +38,7 @@ type store struct {
 	connections   *connections
 	names         *strings.Replacer // puts the table and River's channel into a statement
 	answerTimeout time.Duration     // the constant of this name, but in tests
+	name          atomic.Value      // of the database, once it is known: a string
 }
 
 func newStore(pool *pgxpool.Pool, schema string) *store {
@@ -50,15 +55,15 @@ func statement(names *strings.Replacer, name string) string {
 	return names.Replace(string(text))
 }
 
-// tableNames puts the table and River's channel into a statement.
+// tableNames puts the tables and River's channel into a statement.
 func tableNames(schema string) *strings.Replacer {
-	// Without a schema the search path finds the table, and River names its channel by that.
-	table, schemaSQL := "river_job", "current_schema()"
+	// Without a schema the search path finds the tables, and River names its channel by that.
+	table, queues, schemaSQL := "river_job", "river_queue", "current_schema()"
 	if schema != "" {
-		table = pgx.Identifier{schema, "river_job"}.Sanitize()
+		table, queues = pgx.Identifier{schema, "river_job"}.Sanitize(), pgx.Identifier{schema, "river_queue"}.Sanitize()
 		schemaSQL = "'" + strings.ReplaceAll(schema, "'", "''") + "'"
 	}
-	return strings.NewReplacer("@table@", table, "@channel@", "concat("+schemaSQL+", '.river_insert')")
+	return strings.NewReplacer("@table@", table, "@queues@", queues, "@channel@", "concat("+schemaSQL+", '.river_insert')")
 }
 
 // readAll sends a statement, and reads the rows that it returns: a field of T for each column.
@@ -83,18 +88,19 @@ func (s *store) execute(ctx context.Context, name string, args ...any) (rows int
 	return int(tag.RowsAffected()), err
 }
 
-// wakeResult is what became of a try to wake a job.
-type wakeResult int
-
-const (
-	wakeGone  wakeResult = iota // it will not come: it has finished, is deleted, or waits by its own will
-	wakeEarly                   // River has not yet written that it is parked, or a transaction that is open has locked it
-	wakeAwake                   // it was available already
-	wakeDone                    // it was made available
-)
-
-// String is the label of the metric.
-func (w wakeResult) String() string { return [...]string{"gone", "early", "awake", "done"}[w] }
+// database names the database and its table: the same for all who ask about these jobs, and another one for
+// all other jobs.
+func (s *store) database(ctx context.Context) (string, error) {
+	if name, ok := s.name.Load().(string); ok {
+		return name, nil
+	}
+	var name string
+	if err := s.queryRow(ctx, "database").Scan(&name); err != nil {
+		return "", fmt.Errorf("which database it is: %w", err)
+	}
+	s.name.Store(name)
+	return name, nil
+}
 
 // wakeRow is a job that was to be woken.
 type wakeRow struct {
@@ -104,22 +110,22 @@ type wakeRow struct {
 }
 
 // wakeJobs makes those of the jobs available that are parked or gated.
-func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]wakeResult, error) {
+func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]jobs.WakeResult, error) {
 	// Often, for most jobs that end have nobody behind them.
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	rows, err := readAll[wakeRow](ctx, s, s.answerTimeout, "wake", ids)
-	results := make(map[int64]wakeResult, len(ids))
+	results := make(map[int64]jobs.WakeResult, len(ids))
 	for _, row := range rows {
 		switch {
 		case row.Woken:
-			results[row.ID] = wakeDone
+			results[row.ID] = jobs.WakeDone
 		// It runs by now, or still, or waits because it is locked.
 		case row.State == "running", row.Waits:
-			results[row.ID] = wakeEarly
+			results[row.ID] = jobs.WakeEarly
 		case row.State == "available":
-			results[row.ID] = wakeAwake
+			results[row.ID] = jobs.WakeAwake
 		}
 	}
 	return results, err
@@ -147,14 +153,19 @@ func attemptColumns(attempts []attempt) (ids []int64, times []time.Time) {
 
 // promote lets gated jobs through where there is room, and returns how many: with
 // maxPromoted there may be more. Some attempts have ended though their rows may still say
-// that they run; it marks these rows, and returns the ids of the jobs for which it could not.
-func (s *store) promote(ctx context.Context, flows []sizedFlow, ended []attempt) (promoted int, unmarked []int64, err error) {
+// that they run; it marks these rows, and returns the ids of the jobs for which it did not. And
+// it returns the flows in which jobs waited.
+func (s *store) promote(ctx context.Context, flows []sizedFlow, ended []attempt, overdue []int64) (promoted int, waiting []flow, unmarked []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
 	defer cancel()
 	users, queues, sizes := columns(flows)
 	ids, times := attemptColumns(ended)
-	err = s.queryRow(ctx, "promote", users, queues, sizes, ids, times).Scan(&promoted, &unmarked)
-	return promoted, unmarked, err
+	var numbers []int32
+	err = s.queryRow(ctx, "promote", users, queues, sizes, ids, times, overdue).Scan(&promoted, &numbers, &unmarked)
+	for _, n := range numbers {
+		waiting = append(waiting, flows[n-1].flow)
+	}
+	return promoted, waiting, unmarked, err
 }
 
 // crowd is what is before a new job of a user in a queue.
@@ -192,6 +203,16 @@ func (s *store) countCrowds(ctx context.Context, flows []flow, ids []int64) (cro
 	return crowds, visible, err
 }
 
+// heldFlows returns the flows that hold jobs back, up to so many.
+func (s *store) heldFlows(ctx context.Context, limit int) ([]flow, error) {
+	pool, err := s.connections.openPool()
+	if err != nil {
+		return nil, err
+	}
+	rows, _ := pool.Query(ctx, statement(s.names, "gated"), "", "", limit) // the rows have the error as well
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[flow])
+}
+
 // userJob is a job of a user.
 type userJob struct {
 	ID   int64
@@ -206,13 +227,17 @@ func (s *store) crowded(ctx context.Context, ended []attempt) ([]sizedFlow, erro
 }
 
 // regate puts the last available jobs of a flow behind the gate, at most so many, and
-// returns how many it were. Without a sweep they come back after a time.
-func (s *store) regate(ctx context.Context, flow flow, jobs int, except []int64, comeBack time.Duration) (int, error) {
+// returns how many it were, and how many of them had not been delayed before. Without a sweep
+// they come back after a time.
+func (s *store) regate(ctx context.Context, flow flow, jobs int, except []int64, comeBack time.Duration) (regated, first int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
+	defer cancel()
 	// nil would be NULL, and no job is different from all of NULL.
 	if except == nil {
 		except = []int64{}
 	}
-	return s.execute(ctx, "regate", flow.User, flow.Queue, min(jobs, maxPromoted), except, comeBack.Seconds())
+	err = s.queryRow(ctx, "regate", flow.User, flow.Queue, min(jobs, maxPromoted), except, comeBack.Seconds()).Scan(&regated, &first)
+	return regated, first, err
 }
 
 // ungate lets up to so many jobs go that were held back, and returns how many it were.
@@ -221,10 +246,4 @@ func (s *store) ungate(ctx context.Context, limit int) (freed int, err error) {
 	defer cancel()
 	err = s.queryRow(ctx, "ungate", limit).Scan(&freed)
 	return freed, err
-}
-
-// depth is how many jobs of a queue are in a state.
-type depth struct {
-	Queue, State string
-	Jobs         int
 }

@@ -26,7 +26,7 @@ func TestNoStatementWaitsForASilentServer(t *testing.T) {
 	flows := []sizedFlow{{flow{"ann", "slow"}, 1}}
 	statements := map[string]func(context.Context) error{
 		"wake":     func(ctx context.Context) error { _, err := s.wakeJobs(ctx, []int64{1}); return err },
-		"promote":  func(ctx context.Context) error { _, _, err := s.promote(ctx, flows, nil); return err },
+		"promote":  func(ctx context.Context) error { _, _, _, err := s.promote(ctx, flows, nil, []int64{}); return err },
 		"announce": func(ctx context.Context) error { _, err := s.execute(ctx, "announce", []string{"slow"}); return err },
 		"gated": func(ctx context.Context) error {
 			_, err := readAll[flow](ctx, s, s.answerTimeout, "gated", "", "", 1)
@@ -34,7 +34,7 @@ func TestNoStatementWaitsForASilentServer(t *testing.T) {
 		},
 		"crowded": func(ctx context.Context) error { _, err := s.crowded(ctx, nil); return err },
 		"regate": func(ctx context.Context) error {
-			_, err := s.regate(ctx, flows[0].flow, 1, nil, time.Second)
+			_, _, err := s.regate(ctx, flows[0].flow, 1, nil, time.Second)
 			return err
 		},
 		"ungate": func(ctx context.Context) error { _, err := s.ungate(ctx, 1); return err },

@@ -45,11 +45,10 @@ func TestTiersThatHangDoNotBlockAnInsertForEachUser(t *testing.T) {
 	h := &hanging{Tiers: &tiers{}}
 	h.hang.Store(true)
 	pool, _ := fresh(t)
-	fair, err := riverqos.New(riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), Tiers: h, User: riverqos.FromArgs("user")})
+	fair, err := riverqos.New(riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), Tiers: h, User: riverqos.FromArgs("user")}.TiersWithin(50 * time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
-	fair.SetTierTimeout(50 * time.Millisecond)
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Middleware: fair.Middleware(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +102,7 @@ func TestTiersThatHangDoNotBlockASweepForEachUser(t *testing.T) {
 			r := &rig{TB: t, reg: prometheus.NewRegistry()}
 			h := &hanging{Tiers: &tiers{}}
 			pool, _ := fresh(t)
-			cfg := riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), Tiers: h, User: riverqos.FromArgs("user"), Registry: r.reg}.SweptEvery(time.Hour)
+			cfg := riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), Tiers: h, User: riverqos.FromArgs("user"), Registry: r.reg}.SweptEvery(time.Hour).TiersWithin(50 * time.Millisecond)
 			for _, o := range options {
 				o(&cfg, nil)
 			}
@@ -126,7 +125,6 @@ func TestTiersThatHangDoNotBlockASweepForEachUser(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fair.SetTierTimeout(50 * time.Millisecond)
 			h.hang.Store(true)
 			stop := running(t, fair)
 			proctest.Eventually(t, "a sweep is done", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
@@ -225,11 +223,10 @@ func TestASweepThatFailsForAUserGoesOn(t *testing.T) {
 				Pool: pool, Slots: slots, Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
 					return jobs.Tier{Limits: jobs.Limits{Total: 2}}, nil // raised
 				}), User: riverqos.FromArgs("user"), Registry: r.reg,
-			}.SweptEvery(time.Hour))
+			}.SweptEvery(time.Hour).AnsweredWithin(proctest.Patience)) // the next sweep would be in an hour
 			if err != nil {
 				t.Fatal(err)
 			}
-			fair.SetAnswerTimeout(proctest.Patience) // the next sweep would be in an hour
 			stop := running(t, fair)
 			result := map[bool]string{false: "done", true: "error"}[c.ends]
 			proctest.Eventually(t, "a sweep is "+result, func() error { return r.counted("sluice_jobs_sweeps_total", result) })
@@ -292,11 +289,10 @@ func TestASweepChangesAnyNumberOfJobs(t *testing.T) {
 				Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
 					return jobs.Tier{Limits: jobs.Limits{Total: c.limit}}, nil
 				}),
-			}.SweptEvery(time.Hour))
+			}.SweptEvery(time.Hour).AnsweredWithin(proctest.Patience)) // the next sweep would be in an hour
 			if err != nil {
 				t.Fatal(err)
 			}
-			fair.SetAnswerTimeout(proctest.Patience) // the next sweep would be in an hour
 			defer running(t, fair)()
 			if err := proctest.Poll(3*proctest.Patience, func() error { return r.counted("sluice_jobs_sweeps_total", "done") }); err != nil {
 				t.Fatalf("a sweep is done: %v", err)

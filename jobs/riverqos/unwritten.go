@@ -9,7 +9,11 @@ import (
 
 // maxUnwritten bounds the ends that a process remembers. Those beyond count as running
 // until River has written them.
-const maxUnwritten = 1000
+const maxUnwritten = 10_000
+
+// overdueAfter is after what time an end is marked that nothing waits for. River writes within
+// 250 ms, unless it is in trouble.
+const overdueAfter = time.Second
 
 // attempt is an attempt at a job.
 type attempt struct {
@@ -17,58 +21,64 @@ type attempt struct {
 	attemptedAt time.Time // when River began it, by the row
 }
 
-// unwrittenEnds are attempts that have ended in this process, but whose rows say neither
-// that nor that they have passed: somebody's transaction has locked them, or nobody
-// answered. Whoever does not know of them counts them as running: a sweep of another process
-// puts the job behind the gate again that came in the place of one of them, and the end of
-// that job lets no other through. So this process keeps looking at their users.
+// unwrittenEnds are attempts that have ended in this process, but whose rows may say neither
+// that nor that they have passed: nothing was known to wait for them, somebody's transaction
+// has locked them, or nobody answered. Whoever does not know of them counts them as running: a
+// sweep of another process puts the job behind the gate again that came in the place of one of
+// them, and the end of that job lets no other through. So this process keeps looking at their
+// users.
 type unwrittenEnds struct {
-	mu    sync.Mutex
-	flows map[attempt]flow
+	mu     sync.Mutex
+	flows  map[attempt]unwrittenEnd
+	byFlow map[flow]map[attempt]bool
 }
 
-// attemptsIn returns the attempts at jobs of some flows.
-func (u *unwrittenEnds) attemptsIn(flows []sizedFlow) (attempts []attempt) {
+type unwrittenEnd struct {
+	flow
+	since time.Time
+}
+
+// attemptsIn returns the attempts at jobs of some flows, and the ids of those whose end River
+// should have written by now.
+func (u *unwrittenEnds) attemptsIn(flows []sizedFlow, now time.Time) (attempts []attempt, overdue []int64) {
+	overdue = []int64{} // nil would be NULL
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	// Nearly always: rows are locked by others rarely.
-	if len(u.flows) == 0 {
-		return nil
-	}
-	wanted := map[flow]bool{}
 	for _, sized := range flows {
-		wanted[sized.flow] = true
-	}
-	for attempt, flow := range u.flows {
-		if wanted[flow] {
+		for attempt := range u.byFlow[sized.flow] {
 			attempts = append(attempts, attempt)
+			if now.Sub(u.flows[attempt].since) > overdueAfter {
+				overdue = append(overdue, attempt.id)
+			}
 		}
 	}
-	return attempts
+	return attempts, overdue
 }
 
 // allAttempts returns all attempts, and the flows of their jobs.
 func (u *unwrittenEnds) allAttempts() (attempts []attempt, flows []flow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	// Many attempts may be of one user, who is to be looked at once.
-	listed := map[flow]bool{}
-	for attempt, flow := range u.flows {
-		attempts, listed[flow] = append(attempts, attempt), true
-	}
-	return attempts, slices.Collect(maps.Keys(listed))
+	return slices.Collect(maps.Keys(u.flows)), slices.Collect(maps.Keys(u.byFlow))
 }
 
-func (u *unwrittenEnds) addAttempt(ended attempt, left flow) {
+// addAttempt remembers an attempt, unless there are too many.
+func (u *unwrittenEnds) addAttempt(ended attempt, left flow) (added bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.flows == nil {
-		u.flows = map[attempt]flow{}
+		u.flows, u.byFlow = map[attempt]unwrittenEnd{}, map[flow]map[attempt]bool{}
 	}
 	// A transaction that holds many rows for long must not fill the memory.
-	if len(u.flows) < maxUnwritten {
-		u.flows[ended] = left
+	if len(u.flows) >= maxUnwritten {
+		return false
 	}
+	u.flows[ended] = unwrittenEnd{left, time.Now()}
+	if u.byFlow[left] == nil {
+		u.byFlow[left] = map[attempt]bool{}
+	}
+	u.byFlow[left][ended] = true
+	return true
 }
 
 // keepOnly forgets the attempts, but not those at the jobs whose rows are not marked yet.
@@ -80,8 +90,14 @@ func (u *unwrittenEnds) keepOnly(attempts []attempt, unmarked []int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, ended := range attempts {
-		if !keep[ended.id] {
-			delete(u.flows, ended)
+		end, ok := u.flows[ended]
+		if keep[ended.id] || !ok {
+			continue
+		}
+		delete(u.flows, ended)
+		// Flows without attempts would be looked at for nothing.
+		if delete(u.byFlow[end.flow], ended); len(u.byFlow[end.flow]) == 0 {
+			delete(u.byFlow, end.flow)
 		}
 	}
 }

@@ -1,15 +1,12 @@
 package riverqos
 
 import (
-	"crypto/sha256"
 	"encoding/json"
-	"fmt"
 	"math/big"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 // maxDigits bounds the digits of a user's number, and its exponent: limits.Key has no
@@ -87,17 +84,8 @@ func storedNumber(number string) (string, bool) {
 // userKey is the limit file's key of a job's user, or "".
 func (r *resources) userKey(kind string, args, metadata []byte) string {
 	user, ok := r.cfg.User(kind, args, metadata)
-	if !ok || user == "" {
+	if !ok {
 		return ""
 	}
-	return limitFileKey(user)
-}
-
-// limitFileKey is limits.Key, and for a name that is not UTF-8 the form of it that hides names:
-// PostgreSQL would refuse such a name, and with it the count of all users in one question.
-func limitFileKey(user string) string {
-	if utf8.ValidString(user) {
-		return limits.Key(user)
-	}
-	return fmt.Sprintf("~%X", sha256.Sum256([]byte(user)))
+	return jobs.UserKey(user)
 }

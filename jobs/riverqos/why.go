@@ -10,24 +10,29 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // ErrNoJob says that River has no job with this id (any more).
 var ErrNoJob = errors.New("no such job")
 
 // Why tells what a job is waiting for. The error is ErrNoJob if there is none.
-func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
-	why := jobs.Why{ID: id}
+func (f *Fairness) Why(ctx context.Context, id int64) (workerapi.Why, error) {
+	database, err := f.store.database(ctx)
+	if err != nil {
+		return workerapi.Why{}, err
+	}
+	why := workerapi.Why{ID: id, Database: database}
 	var args, metadata string
 	var now time.Time
-	err := f.store.queryRow(ctx, "why", id).
+	err = f.store.queryRow(ctx, "why", id).
 		Scan(&why.State, &why.Kind, &why.Queue, &why.Attempt, &why.Created, &why.ScheduledAt, &args, &metadata, &now)
 	switch {
 	// River deletes jobs some time after their end.
 	case errors.Is(err, pgx.ErrNoRows):
-		return jobs.Why{}, ErrNoJob
+		return workerapi.Why{}, ErrNoJob
 	case err != nil:
-		return jobs.Why{}, fmt.Errorf("read job %d: %w", id, err)
+		return workerapi.Why{}, fmt.Errorf("read job %d: %w", id, err)
 	}
 	marks := readMarks([]byte(metadata))
 	why.Since = marks.runnableSince(why.ScheduledAt)
@@ -39,17 +44,18 @@ func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
 	// Of the arguments and not of the mark: a job that Sluice has not seen yet has no mark.
 	if why.User = f.userKey(why.Kind, []byte(args), []byte(metadata)); why.User != "" {
 		if total, queue, err = f.addUser(ctx, &why); err != nil {
-			return jobs.Why{}, err
+			return workerapi.Why{}, err
 		}
 	}
-	why.Reason = reason(why, total, queue, now, f.cfg.Disabled, f.names.slotsJob(why.User, id, "").ID)
+	why.Reason = reason(why, total, queue, now, f.cfg.Disabled, f.names.slotsID(id))
 	return why, nil
 }
 
 // addUser adds what is known of the job's user, and returns what bounds the user's jobs.
-func (f *Fairness) addUser(ctx context.Context, why *jobs.Why) (total, queue bound, err error) {
-	tier := f.tiers.budget().tierOf(ctx, why.User)
-	why.Tier, why.Service, why.Max, why.Queues = tier.Name, service(why.Queue), tier.Limits.Total, tier.Limits.Queues
+func (f *Fairness) addUser(ctx context.Context, why *workerapi.Why) (total, queue bound, err error) {
+	tier := f.runner.Budget().Tier(ctx, why.User)
+	why.Tier, why.Service = tier.Name, service(why.Queue)
+	why.Max, why.Queues, why.Each = tier.Limits.Total, tier.Limits.Queues, tier.Limits.EachQueue
 	usage, err := f.cfg.Slots.User(ctx, why.User)
 	if err != nil {
 		return bound{}, bound{}, fmt.Errorf("slots of job %d's user: %w", why.ID, err)
@@ -63,7 +69,7 @@ func (f *Fairness) addUser(ctx context.Context, why *jobs.Why) (total, queue bou
 	why.Parked = len(usage.Parked)
 	for i, job := range usage.Parked {
 		// The place of now and not of when it was parked: others before it may be gone.
-		if job.ID == f.names.slotsJob(why.User, why.ID, "").ID {
+		if job.ID == f.names.slotsID(why.ID) {
 			why.Place = i + 1
 		}
 	}
@@ -111,7 +117,7 @@ func bounds(limits jobs.Limits, service string, usage jobs.Usage) (total, queue 
 }
 
 // reason says it in a sentence.
-func reason(why jobs.Why, total, queue bound, now time.Time, disabled bool, job string) string {
+func reason(why workerapi.Why, total, queue bound, now time.Time, disabled bool, job string) string {
 	// River's word comes before that of the Slots, who may know less (they have lost their
 	// memory) or still have a slot that could not be given back.
 	switch {

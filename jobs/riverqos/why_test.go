@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,12 +18,13 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // explain asks the handler about a job until its answer has a state.
-func (r *rig) explain(id int64, state string) jobs.Why {
+func (r *rig) explain(id int64, state string) workerapi.Why {
 	r.Helper()
-	var why jobs.Why
+	var why workerapi.Why
 	proctest.Eventually(r, "the job's state", func() error {
 		w := httptest.NewRecorder()
 		r.fair.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, fmt.Sprintf("/jobs/%d", id), nil))
@@ -40,8 +42,11 @@ func (r *rig) explain(id int64, state string) jobs.Why {
 	return why
 }
 
-func TestWhyAJobWaits(t *testing.T) {
-	r := start(t)
+// Wherever the slots are.
+func TestWhyAJobWaits(t *testing.T) { withEachBackEnd(t, whyAJobWaits) }
+
+func whyAJobWaits(t *testing.T, in option) {
+	r := start(t, in)
 	r.tiers.set("ann", jobs.Limits{Total: 2, Queues: map[string]int{"slow": 1}})
 	ids := r.insert(3, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
@@ -76,8 +81,8 @@ func TestWhyAJobWaits(t *testing.T) {
 			if why.Reason != c.reason {
 				t.Errorf("the reason is %q, want %q", why.Reason, c.reason)
 			}
-			if c.name != "without user" && (why.User != "ann" || why.Tier != "pro" || why.Max != 2 || len(why.Running) != 2) {
-				t.Errorf("Why(%d) = %+v, want user ann, tier pro, max 2, 2 running", c.id, why)
+			if c.name != "without user" && (why.User != "ann" || why.Tier != "pro" || why.Max != 2 || len(why.Running) != 2 || why.Database == "") {
+				t.Errorf("Why(%d) = %+v, want user ann, tier pro, max 2, 2 running, of a database", c.id, why)
 			}
 		})
 	}
@@ -99,6 +104,10 @@ func TestTheHandlerRefuses(t *testing.T) {
 		{"GET", "/jobs/x", http.StatusBadRequest, `{"error":"the id of a job is a positive number"}`},
 		{"GET", "/jobs/-1", http.StatusBadRequest, `{"error":"the id of a job is a positive number"}`},
 		{"POST", "/jobs/1", http.StatusMethodNotAllowed, `Method Not Allowed`},
+		{"GET", "/jobs?n=0", http.StatusBadRequest, `{"error":"n is a number from 1 to 1000"}`},
+		{"GET", "/jobs?n=1001", http.StatusBadRequest, `{"error":"n is a number from 1 to 1000"}`},
+		{"GET", "/jobs?n=x", http.StatusBadRequest, `{"error":"n is a number from 1 to 1000"}`},
+		{"POST", "/jobs", http.StatusMethodNotAllowed, `Method Not Allowed`},
 		{"GET", "/", http.StatusNotFound, `404 page not found`},
 	} {
 		w := httptest.NewRecorder()
@@ -119,27 +128,37 @@ func TestMetrics(t *testing.T) {
 	} {
 		proctest.Eventually(t, "it is counted", func() error { return r.counted(m[0], m[1]) })
 	}
-	proctest.Eventually(t, "River has them as parked", func() error {
-		if err := r.fair.CountDepth(t.Context()); err != nil {
-			return err
-		}
-		return testutil.GatherAndCompare(r.reg, strings.NewReader(`
-# HELP sluice_jobs_depth Unfinished jobs by queue and state, those that are held back as parked or gated. Of the process that sweeps.
-# TYPE sluice_jobs_depth gauge
-sluice_jobs_depth{queue="slow_default",state="parked"} 2
-sluice_jobs_depth{queue="slow_default",state="running"} 1
-`), "sluice_jobs_depth")
-	})
+	r.depthBecomes(map[string]int{"slow_default parked": 2, "slow_default running": 1}, river.QueueDefault, "fast_default", "slow_default")
+	err := testutil.GatherAndCompare(r.reg, strings.NewReader(`
+# HELP sluice_jobs_running Jobs that run in a slot in this process, by their user's tier and by queue.
+# TYPE sluice_jobs_running gauge
+sluice_jobs_running{queue="slow_default",tier="free"} 1
+`), "sluice_jobs_running")
+	if err != nil {
+		t.Error(err)
+	}
 	close(r.gate("hang"))
 	r.finished(ids)
+	r.depthBecomes(nil, river.QueueDefault, "fast_default", "slow_default")
 	proctest.Eventually(t, "it is counted", func() error { return r.counted("sluice_jobs_wakes_total", "done") })
 	problems, err := testutil.GatherAndLint(r.reg)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("GatherAndLint() = %v, %v, want none", problems, err)
 	}
-	n, err := testutil.GatherAndCount(r.reg, "sluice_jobs_wait_seconds")
-	if err != nil || n != 1 {
-		t.Errorf("%d histograms of waits, %v, want 1", n, err)
+	families, err := r.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waits []string
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "sluice_jobs_wait_seconds" {
+				waits = append(waits, fmt.Sprint(m.GetLabel()[0].GetValue(), " ", m.GetLabel()[1].GetValue(), " ", m.GetHistogram().GetSampleCount()))
+			}
+		}
+	}
+	if want := []string{"default free 3"}; !slices.Equal(waits, want) {
+		t.Errorf("waits by class and tier, and how many: %q, want %q", waits, want)
 	}
 }
 

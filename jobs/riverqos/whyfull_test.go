@@ -39,6 +39,7 @@ func TestWhyNamesTheLimitThatIsFull(t *testing.T) {
 	}{
 		{"the service's", jobs.Limits{Total: 3, Queues: slow}, "Its user's slots are taken: 1 of 1 in slow; it is number 1 in their line.", "Its user may run 1 at a time in slow, and 2 of their jobs go before it."},
 		{"the service's alone", jobs.Limits{Total: jobs.Unlimited, Queues: slow}, "Its user's slots are taken: 1 of 1 in slow; it is number 1 in their line.", "Its user may run 1 at a time in slow, and 2 of their jobs go before it."},
+		{"that of each service", jobs.Limits{Total: jobs.Unlimited, EachQueue: 1}, "Its user's slots are taken: 1 of 1 in slow; it is number 1 in their line.", "Its user may run 1 at a time in slow, and 2 of their jobs go before it."},
 		{"the total", jobs.Limits{Total: 2}, "Its user's slots are taken: 2 of 2 in all; it is number 1 in their line.", "Its user may run 2 at a time in all, and 3 of their jobs go before it."},
 		{"the total, which the service's cannot exceed", jobs.Limits{Total: 2, Queues: map[string]int{"slow": 5}}, "Its user's slots are taken: 2 of 2 in all; it is number 1 in their line.", "Its user may run 2 at a time in all, and 3 of their jobs go before it."},
 		{"none, since a moment", jobs.Limits{Total: 3}, "Its user has room for it; it is number 1 in their line, to which the next sweep gives slots.", "Its user may run 3 at a time in all, and 3 of their jobs go before it."},

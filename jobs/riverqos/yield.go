@@ -29,11 +29,11 @@ func (w *worker) waitForOtherAttempt(ctx context.Context, row *rivertype.JobRow)
 // nobody answers. River starts a second one when it has rescued the job of a worker that
 // it took for dead, or when the database has lost that the first had begun.
 func (w *worker) runsElsewhere(ctx context.Context, row *rivertype.JobRow) (is bool) {
-	question, cancel := context.WithTimeout(ctx, finishTimeout)
+	question, cancel := context.WithTimeout(ctx, w.store.answerTimeout)
 	defer cancel()
 	err := w.store.queryRow(question, "elsewhere", row.ID, row.AttemptedAt).Scan(&is)
 	if err != nil && ctx.Err() == nil {
-		w.failures.report("yield", "it could not be found out whether a job that lost its slot runs elsewhere", err)
+		w.runner.Report("yield", "it could not be found out whether a job that lost its slot runs elsewhere", err)
 		// Waiting costs time, and ending too soon may start a third attempt.
 		return true
 	}

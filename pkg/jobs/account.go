@@ -90,9 +90,8 @@ func (a *account) forget(job string) {
 
 // usageAt is what the user has. The lists are the caller's.
 func (a *account) usageAt(now time.Time) (u Usage) {
-	for _, s := range a.slots {
-		slot := Slot{Job: s.Job, Holder: s.Holder, Left: s.until.Sub(now)}
-		if s.isReserved() {
+	for _, slot := range a.takenAt(now) {
+		if slot.Holder == "" {
 			u.Reserved = append(u.Reserved, slot)
 		} else {
 			u.Held = append(u.Held, slot)
@@ -100,6 +99,14 @@ func (a *account) usageAt(now time.Time) (u Usage) {
 	}
 	u.Parked = slices.Clone(a.parked)
 	return u
+}
+
+// takenAt is the slots that are held or reserved. The list is the caller's.
+func (a *account) takenAt(now time.Time) (all []Slot) {
+	for _, s := range a.slots {
+		all = append(all, Slot{Job: s.Job, Holder: s.Holder, Left: s.until.Sub(now)})
+	}
+	return all
 }
 
 // expire frees the slots whose lease or reservation is over.

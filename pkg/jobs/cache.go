@@ -10,19 +10,19 @@ import (
 
 // CacheConfig says how long a Cache remembers. The zero value is usable.
 type CacheConfig struct {
-	TTL         time.Duration // how long a user's tier is remembered; 0 means 1 min
+	TTL         time.Duration // how long a user's record is remembered; 0 means 1 min
 	NotFoundTTL time.Duration // how long it is remembered that nobody knew a user; 0 means 10 s
 	Retry       time.Duration // after an error, until it asks for that user again; 0 means 5 s
 	Timeout     time.Duration // of each question; 0 means 2 s
 	MaxUsers    int           // how many users it remembers; 0 means 100 000
 }
 
-// Cache remembers the names of users' tiers, and nothing that depends on the limit file, so
-// that an edit of the file counts at once. However many callers ask for a user at a time,
-// one question is under way. If it fails, the last name that was known goes on counting,
-// however old. A Cache is safe for concurrent use.
+// Cache remembers users' records, and nothing that depends on the limit file, so that an edit
+// of the file counts at once. However many callers ask for a user at a time, one question is
+// under way. If it fails, the last record that was known goes on counting, however old. A
+// Cache is safe for concurrent use.
 type Cache struct {
-	name NameFunc
+	find RecordFunc
 	cfg  CacheConfig
 
 	hits, misses, asked, failed atomic.Uint64
@@ -33,20 +33,20 @@ type Cache struct {
 }
 
 type remembered struct {
-	tier  string
-	until time.Time // when to ask again
+	record Record
+	until  time.Time // when to ask again
 }
 
 // flight is a question that is under way.
 type flight struct {
-	ctx  context.Context // ends with the time-out
-	done chan struct{}   // closed when tier and err are set
-	tier string
-	err  error
+	ctx    context.Context // ends with the time-out
+	done   chan struct{}   // closed when record and err are set
+	record Record
+	err    error
 }
 
 // NewCache remembers what a function finds.
-func NewCache(name NameFunc, cfg CacheConfig) *Cache {
+func NewCache(find RecordFunc, cfg CacheConfig) *Cache {
 	cfg.TTL = orDefault(cfg.TTL, time.Minute)
 	cfg.NotFoundTTL = orDefault(cfg.NotFoundTTL, 10*time.Second)
 	cfg.Retry = orDefault(cfg.Retry, 5*time.Second)
@@ -55,12 +55,12 @@ func NewCache(name NameFunc, cfg CacheConfig) *Cache {
 	if cfg.MaxUsers <= 0 {
 		cfg.MaxUsers = 100_000
 	}
-	return &Cache{name: name, cfg: cfg, young: map[string]remembered{}, flights: map[string]*flight{}}
+	return &Cache{find: find, cfg: cfg, young: map[string]remembered{}, flights: map[string]*flight{}}
 }
 
-// Name is a NameFunc. An error is returned to the callers who waited for the answer. Later
-// callers get the name that was known before, without an error, until Name asks again.
-func (c *Cache) Name(ctx context.Context, user string) (string, error) {
+// Record is a RecordFunc. An error is returned to the callers who waited for the answer. Later
+// callers get the record that was known before, without an error, until Record asks again.
+func (c *Cache) Record(ctx context.Context, user string) (Record, error) {
 	last, f, fresh := c.lookUp(user, ctx.Err() == nil)
 	switch {
 	case fresh:
@@ -79,7 +79,7 @@ func (c *Cache) Name(ctx context.Context, user string) (string, error) {
 	// If several of them happened at once, the answer counts.
 	select {
 	case <-f.done:
-		return f.tier, f.err
+		return f.record, f.err
 	default:
 	}
 	if err := ctx.Err(); err != nil {
@@ -91,7 +91,7 @@ func (c *Cache) Name(ctx context.Context, user string) (string, error) {
 
 // lookUp returns what was known of a user, and whether that is fresh. If not, the flight
 // to wait for is nil only if there is none and none is to begin.
-func (c *Cache) lookUp(user string, begin bool) (last string, f *flight, fresh bool) {
+func (c *Cache) lookUp(user string, begin bool) (last Record, f *flight, fresh bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k, ok := c.young[user]
@@ -101,9 +101,9 @@ func (c *Cache) lookUp(user string, begin bool) (last string, f *flight, fresh b
 			c.rememberUser(user, k)
 		}
 	}
-	// Also a name that failed to be found anew: until then nobody asks.
+	// Also a record that failed to be found anew: until then nobody asks.
 	if ok && time.Now().Before(k.until) {
-		return k.tier, nil, true
+		return k.record, nil, true
 	}
 	if f = c.flights[user]; f == nil && begin {
 		// Not the caller's context: others wait for this answer too, and must not lose
@@ -113,28 +113,28 @@ func (c *Cache) lookUp(user string, begin bool) (last string, f *flight, fresh b
 		c.flights[user] = f
 		go func() {
 			defer cancel()
-			c.answerFlight(f, user, k.tier)
+			c.answerFlight(f, user, k.record)
 		}()
 	}
-	return k.tier, f, false
+	return k.record, f, false
 }
 
 // answerFlight answers a flight, and remembers the answer.
-func (c *Cache) answerFlight(f *flight, user, last string) {
+func (c *Cache) answerFlight(f *flight, user string, last Record) {
 	c.asked.Add(1)
 	ttl := c.cfg.TTL
-	f.tier, f.err = c.safely(f.ctx, user)
+	f.record, f.err = c.safely(f.ctx, user)
 	switch {
 	case f.err != nil:
 		c.failed.Add(1)
-		// The old name is remembered anew, so that not every caller asks a database in trouble.
-		f.tier, ttl = last, c.cfg.Retry
+		// The old record is remembered anew, so that not every caller asks a database in trouble.
+		f.record, ttl = last, c.cfg.Retry
 	// Sooner than others: a user who has just paid is not to wait for long.
-	case f.tier == "":
+	case f.record.isZero():
 		ttl = c.cfg.NotFoundTTL
 	}
 	c.mu.Lock()
-	c.rememberUser(user, remembered{f.tier, time.Now().Add(ttl)})
+	c.rememberUser(user, remembered{f.record, time.Now().Add(ttl)})
 	delete(c.flights, user)
 	c.mu.Unlock()
 	// With the answer remembered, or a caller who was told of it could ask again.
@@ -143,13 +143,13 @@ func (c *Cache) answerFlight(f *flight, user, last string) {
 
 // safely calls the function, and makes an error of its panic. In a caller's goroutine a
 // panic would end one job; in this one it would end the process.
-func (c *Cache) safely(ctx context.Context, user string) (tier string, err error) {
+func (c *Cache) safely(ctx context.Context, user string) (record Record, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			tier, err = "", fmt.Errorf("panic: %v", p)
+			record, err = Record{}, fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return c.name(ctx, user)
+	return c.find(ctx, user)
 }
 
 // rememberUser remembers a user, and forgets those who were not asked about lately.

@@ -22,7 +22,7 @@ type source struct {
 	asked int
 }
 
-func (s *source) name(ctx context.Context, _ string) (string, error) {
+func (s *source) record(ctx context.Context, _ string) (jobs.Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
@@ -32,9 +32,9 @@ func (s *source) name(ctx context.Context, _ string) (string, error) {
 	}
 	select {
 	case <-time.After(s.takes):
-		return s.tier, s.err
+		return jobs.Record{Tier: s.tier}, s.err
 	case <-ended:
-		return "", ctx.Err()
+		return jobs.Record{}, ctx.Err()
 	}
 }
 
@@ -46,7 +46,7 @@ func TestCache(t *testing.T) {
 	cfg := jobs.CacheConfig{TTL: time.Minute, NotFoundTTL: 10 * time.Second, Retry: 5 * time.Second}
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{}
-		c := jobs.NewCache(s.name, cfg)
+		c := jobs.NewCache(s.record, cfg)
 		for i, step := range []struct {
 			name  string
 			after time.Duration
@@ -69,9 +69,9 @@ func TestCache(t *testing.T) {
 		} {
 			time.Sleep(step.after)
 			s.tier, s.err = step.says, step.fails
-			got, err := c.Name(context.Background(), "paul")
-			if got != step.want || !errors.Is(err, step.err) || (err == nil) != (step.err == nil) || s.asked != step.asked {
-				t.Fatalf("step %d, %s: Name = %q, %v, asked %d times, want %q, %v, %d", i, step.name, got, err, s.asked, step.want, step.err, step.asked)
+			got, err := c.Record(context.Background(), "paul")
+			if got.Tier != step.want || !errors.Is(err, step.err) || (err == nil) != (step.err == nil) || s.asked != step.asked {
+				t.Fatalf("step %d, %s: Record = %+v, %v, asked %d times, want %q, %v, %d", i, step.name, got, err, s.asked, step.want, step.err, step.asked)
 			}
 		}
 		if got, want := c.Stats(), (jobs.CacheStats{Hits: 3, Misses: 7, Asked: 7, Errors: 2, Users: 1}); got != want {
@@ -83,12 +83,12 @@ func TestCache(t *testing.T) {
 func TestCacheOfNothingKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{err: errDown, tier: "lies"}
-		c := jobs.NewCache(s.name, jobs.CacheConfig{})
-		if got, err := c.Name(context.Background(), "paul"); got != "" || !errors.Is(err, errDown) {
-			t.Errorf("Name = %q, %v, want nothing and the error", got, err)
+		c := jobs.NewCache(s.record, jobs.CacheConfig{})
+		if got, err := c.Record(context.Background(), "paul"); got.Tier != "" || !errors.Is(err, errDown) {
+			t.Errorf("Record = %+v, %v, want nothing and the error", got, err)
 		}
-		if got, err := c.Name(context.Background(), "paul"); got != "" || err != nil || s.asked != 1 {
-			t.Errorf("Name = %q, %v, asked %d times, want nothing, without asking again", got, err, s.asked)
+		if got, err := c.Record(context.Background(), "paul"); got.Tier != "" || err != nil || s.asked != 1 {
+			t.Errorf("Record = %+v, %v, asked %d times, want nothing, without asking again", got, err, s.asked)
 		}
 	})
 }
@@ -105,14 +105,14 @@ func TestCacheDefaults(t *testing.T) {
 		{"an error", &source{err: errDown}, 5 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c := jobs.NewCache(tt.s.name, jobs.CacheConfig{})
-			_, _ = c.Name(context.Background(), "paul")
+			c := jobs.NewCache(tt.s.record, jobs.CacheConfig{})
+			_, _ = c.Record(context.Background(), "paul")
 			time.Sleep(tt.want - 1)
-			if _, _ = c.Name(context.Background(), "paul"); tt.s.asked != 1 {
+			if _, _ = c.Record(context.Background(), "paul"); tt.s.asked != 1 {
 				t.Errorf("%s: asked %d times before %v, want once", tt.name, tt.s.asked, tt.want)
 			}
 			time.Sleep(time.Nanosecond)
-			if _, _ = c.Name(context.Background(), "paul"); tt.s.asked != 2 {
+			if _, _ = c.Record(context.Background(), "paul"); tt.s.asked != 2 {
 				t.Errorf("%s: asked %d times after %v, want twice", tt.name, tt.s.asked, tt.want)
 			}
 		})
@@ -122,20 +122,20 @@ func TestCacheDefaults(t *testing.T) {
 func TestCacheAsksOnceAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{tier: "pro", takes: time.Second}
-		c := jobs.NewCache(s.name, jobs.CacheConfig{})
+		c := jobs.NewCache(s.record, jobs.CacheConfig{})
 		hurried, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 		defer cancel()
 		var wg sync.WaitGroup
 		wg.Go(func() { // the first caller, which gives up: the others must still get their answer
-			if got, err := c.Name(hurried, "paul"); got != "" || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("in a hurry: Name = %q, %v, want nothing and an error", got, err)
+			if got, err := c.Record(hurried, "paul"); got.Tier != "" || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("in a hurry: Record = %+v, %v, want nothing and an error", got, err)
 			}
 		})
 		synctest.Wait()
 		for range 50 {
 			wg.Go(func() {
-				if got, err := c.Name(context.Background(), "paul"); got != "pro" || err != nil {
-					t.Errorf("Name = %q, %v, want pro", got, err)
+				if got, err := c.Record(context.Background(), "paul"); got.Tier != "pro" || err != nil {
+					t.Errorf("Record = %+v, %v, want pro", got, err)
 				}
 			})
 		}
@@ -150,7 +150,7 @@ func TestCacheAsksOnceAtATime(t *testing.T) {
 func TestCacheDoesNotAskForWhoCannotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{tier: "pro"}
-		c := jobs.NewCache(s.name, jobs.CacheConfig{TTL: time.Minute})
+		c := jobs.NewCache(s.record, jobs.CacheConfig{TTL: time.Minute})
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		for _, step := range []struct {
@@ -167,10 +167,10 @@ func TestCacheDoesNotAskForWhoCannotWait(t *testing.T) {
 			{"what is old is all that there is", over, time.Hour, "pro", context.Canceled, 1},
 		} {
 			time.Sleep(step.after)
-			got, err := c.Name(step.ctx, "ann")
+			got, err := c.Record(step.ctx, "ann")
 			synctest.Wait()
-			if got != step.want || !errors.Is(err, step.err) || s.asked != step.asked {
-				t.Errorf("%s: Name() = %q, %v after %d questions, want %q, %v after %d", step.name, got, err, s.asked, step.want, step.err, step.asked)
+			if got.Tier != step.want || !errors.Is(err, step.err) || s.asked != step.asked {
+				t.Errorf("%s: Record() = %+v, %v after %d questions, want %q, %v after %d", step.name, got, err, s.asked, step.want, step.err, step.asked)
 			}
 		}
 	})
@@ -182,43 +182,43 @@ func TestCacheTimesOut(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &source{tier: "pro"}
-			c := jobs.NewCache(s.name, jobs.CacheConfig{Timeout: time.Second})
-			_, _ = c.Name(context.Background(), "paul")
+			c := jobs.NewCache(s.record, jobs.CacheConfig{Timeout: time.Second})
+			_, _ = c.Record(context.Background(), "paul")
 			time.Sleep(time.Minute)
 			s.tier, s.takes, s.deaf = "free", time.Hour, deaf
 			began := time.Now()
-			got, err := c.Name(context.Background(), "paul")
-			if got != "pro" || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
-				t.Errorf("deaf %v: Name = %q, %v after %v, want pro and an error after 1s", deaf, got, err, time.Since(began))
+			got, err := c.Record(context.Background(), "paul")
+			if got.Tier != "pro" || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+				t.Errorf("deaf %v: Record = %+v, %v after %v, want pro and an error after 1s", deaf, got, err, time.Since(began))
 			}
 			if !deaf {
 				return
 			}
 			began = time.Now()
-			got, err = c.Name(context.Background(), "paul")
-			if got != "pro" || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 0 {
-				t.Errorf("Name = %q, %v after %v, want pro and an error at once", got, err, time.Since(began))
+			got, err = c.Record(context.Background(), "paul")
+			if got.Tier != "pro" || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 0 {
+				t.Errorf("Record = %+v, %v after %v, want pro and an error at once", got, err, time.Since(began))
 			}
 			time.Sleep(time.Hour)
-			if got, err = c.Name(context.Background(), "paul"); got != "free" || err != nil {
-				t.Errorf("later: Name = %q, %v, want free", got, err)
+			if got, err = c.Record(context.Background(), "paul"); got.Tier != "free" || err != nil {
+				t.Errorf("later: Record = %+v, %v, want free", got, err)
 			}
 		})
 	}
 }
 
 func TestCacheSurvivesAPanic(t *testing.T) {
-	c := jobs.NewCache(func(context.Context, string) (string, error) { panic("oh") }, jobs.CacheConfig{})
-	if got, err := c.Name(context.Background(), "paul"); got != "" || fmt.Sprint(err) != "panic: oh" {
-		t.Errorf("Name = %q, %v, want nothing and panic: oh", got, err)
+	c := jobs.NewCache(func(context.Context, string) (jobs.Record, error) { panic("oh") }, jobs.CacheConfig{})
+	if got, err := c.Record(context.Background(), "paul"); got.Tier != "" || fmt.Sprint(err) != "panic: oh" {
+		t.Errorf("Record = %+v, %v, want nothing and panic: oh", got, err)
 	}
 }
 
 func TestCacheCountsEachUserOnce(t *testing.T) {
 	s := &source{tier: "pro"}
-	c := jobs.NewCache(s.name, jobs.CacheConfig{MaxUsers: 4})
+	c := jobs.NewCache(s.record, jobs.CacheConfig{MaxUsers: 4})
 	for _, user := range []string{"a", "b", "c", "a"} {
-		_, _ = c.Name(context.Background(), user)
+		_, _ = c.Record(context.Background(), user)
 	}
 	if got := c.Stats().Users; got != 3 || s.asked != 3 {
 		t.Errorf("it remembers %d users and asked %d times, want 3 and 3", got, s.asked)
@@ -230,16 +230,16 @@ func TestCacheIsBounded(t *testing.T) {
 	for _, most := range []int{1, 2, 10, 101} {
 		asked := map[string]int{}
 		var mu sync.Mutex
-		c := jobs.NewCache(func(_ context.Context, user string) (string, error) {
+		c := jobs.NewCache(func(_ context.Context, user string) (jobs.Record, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			asked[user]++
-			return "pro", nil
+			return jobs.Record{Tier: "pro"}, nil
 		}, jobs.CacheConfig{MaxUsers: most})
 		for i := range 1000 {
 			for _, user := range []string{"busy", fmt.Sprint("user-", i)} {
-				if got, err := c.Name(context.Background(), user); got != "pro" || err != nil {
-					t.Fatalf("Name(%s) = %q, %v, want pro", user, got, err)
+				if got, err := c.Record(context.Background(), user); got.Tier != "pro" || err != nil {
+					t.Fatalf("Record(%s) = %+v, %v, want pro", user, got, err)
 				}
 				if n := c.Stats().Users; n > max(2, most) {
 					t.Fatalf("it remembers %d users, want at most %d", n, most)

@@ -60,6 +60,14 @@ func (c checked) User(ctx context.Context, user string) (Usage, error) {
 	return callBackEnd(ctx, "read a user's slots", validateUser(user), func() (Usage, error) { return c.backEnd.User(ctx, user) })
 }
 
+func (c checked) Taken(ctx context.Context, users []string) ([]Slot, error) {
+	var invalid error
+	for _, user := range users {
+		invalid = cmp.Or(invalid, validateUser(user))
+	}
+	return callBackEnd(ctx, "read users' slots", invalid, func() ([]Slot, error) { return c.backEnd.Taken(ctx, users) })
+}
+
 // callBackEnd calls it, unless the arguments are invalid or the context has ended.
 func callBackEnd[T any](ctx context.Context, operation string, invalid error, backEnd func() (T, error)) (answer T, err error) {
 	// Back ends may not look at the context before they have done something.
@@ -81,6 +89,10 @@ func (c Claim) validate() error { return cmp.Or(c.Job.validate(), validateName("
 func (l Limits) validate() error {
 	if l.Total < 1 {
 		return fmt.Errorf("limit %d: %w", l.Total, ErrInvalid)
+	}
+	// Zero is none, and nothing that could be meant is less.
+	if l.EachQueue < 0 {
+		return fmt.Errorf("limit %d of each queue: %w", l.EachQueue, ErrInvalid)
 	}
 	// Jobs of a queue whose limit is 0 would wait for ever.
 	for queue, n := range l.Queues {

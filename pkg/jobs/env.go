@@ -16,7 +16,7 @@ type Env struct {
 
 	// Totals are FAIRNESS_FREE_LIMIT, FAIRNESS_PRO_LIMIT, FAIRNESS_PRO_PLUS_LIMIT and
 	// FAIRNESS_ENTERPRISE_LIMIT, by the names of the tiers, for FileTiers. Those that are
-	// not set are not there.
+	// not set are not there, but for pro_plus, which then has that of pro.
 	Totals map[string]int
 
 	// Snooze and Jitter are FAIRNESS_SNOOZE_DURATION and FAIRNESS_SNOOZE_JITTER: how long
@@ -55,6 +55,11 @@ func FromEnv(lookup func(string) (string, bool)) (Env, error) {
 			}
 			return err
 		})
+	}
+	// Both have the same number where nobody states one, and a change of one alone would make
+	// the tier above it the smaller one.
+	if _, set := e.Totals["pro_plus"]; !set && e.Totals["pro"] > 0 {
+		e.Totals["pro_plus"] = e.Totals["pro"]
 	}
 	read("FAIRNESS_SNOOZE_DURATION", func(text string) (err error) {
 		e.Snooze, err = parseSpan(text, time.Millisecond)

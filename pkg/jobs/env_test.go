@@ -33,6 +33,8 @@ func TestFromEnv(t *testing.T) {
 			usual(func(e *jobs.Env) {
 				e.Totals = map[string]int{"free": 2, "pro": 4, "pro_plus": 6, "enterprise": 100000}
 			})},
+		{"the limit of pro is that of pro_plus, too", env{"FAIRNESS_PRO_LIMIT": "4"}, usual(func(e *jobs.Env) { e.Totals = map[string]int{"pro": 4, "pro_plus": 4} })},
+		{"and that of pro_plus is its own alone", env{"FAIRNESS_PRO_PLUS_LIMIT": "6"}, usual(func(e *jobs.Env) { e.Totals = map[string]int{"pro_plus": 6} })},
 		{"durations", env{"FAIRNESS_SNOOZE_DURATION": "1m30s", "FAIRNESS_SNOOZE_JITTER": "500ms"}, usual(func(e *jobs.Env) { e.Snooze, e.Jitter = 90*time.Second, 500*time.Millisecond })},
 		{"seconds", env{"FAIRNESS_SNOOZE_DURATION": "45", "FAIRNESS_SNOOZE_JITTER": "0.5"}, usual(func(e *jobs.Env) { e.Snooze, e.Jitter = 45*time.Second, 500*time.Millisecond })},
 		{"no jitter", env{"FAIRNESS_SNOOZE_JITTER": "0"}, usual(func(e *jobs.Env) { e.Jitter = 0 })},

@@ -1,8 +1,8 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
-	"maps"
 	"math"
 	"sync"
 	"time"
@@ -20,9 +20,9 @@ const Unlimited = math.MaxInt32
 // user needs no entry, for one that has none has the default tier. It is safe for
 // concurrent use if Set is.
 type FileTiers struct {
-	// Set returns what the limit file says now, such as LimitFile.Set. If it is nil, or
-	// returns nil, the tiers are free (the default), pro, pro_plus and enterprise with
-	// the numbers they have if a file does not say.
+	// Set returns what the limit file says now, such as LimitFile.Set, or the Set of
+	// redislimits. If it is nil, or returns nil, the tiers are free (the default), pro,
+	// pro_plus and enterprise with the numbers they have if a file does not say.
 	Set func() *limits.Set
 
 	// Totals, by the name of a tier, replace how many jobs its users may run at a time:
@@ -32,7 +32,17 @@ type FileTiers struct {
 
 // Tier returns the tier of a user. It never fails.
 func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
-	return f.tierFrom(f.currentSet().User(user)), nil
+	set := f.currentSet()
+	key := keyIn(set, user)
+	return f.tierFrom(set, key, set.User(key)), nil
+}
+
+// InForce names what the tiers are now, not counting Totals: it is another text when an edit,
+// an override or its end may have changed one.
+func (f FileTiers) InForce() string {
+	set := f.currentSet()
+	// The version says what the file is, and the next end which of its overrides are over.
+	return set.Version() + " " + set.Expires().String()
 }
 
 // currentSet is the set in use, without what has expired.
@@ -46,10 +56,28 @@ func (f FileTiers) currentSet() *limits.Set {
 	return withoutFile()
 }
 
-// tierFrom is what the limits of a user, or of a tier, say of jobs.
-func (f FileTiers) tierFrom(l *limits.Limits) Tier {
+// keyIn is the key by which a set knows a user.
+func keyIn(set *limits.Set, user string) string {
+	// With secrets Key takes a name, which a user's key nearly always is: the others are hashes, which
+	// cannot be made into hidden keys.
+	if set.Secrets() == nil {
+		return user
+	}
+	return set.Key(user)
+}
+
+// tierFrom is what the limits of the user with a key, or of the user's tier, say of jobs, with
+// what each record says in place of the one before.
+func (f FileTiers) tierFrom(set *limits.Set, key string, l *limits.Limits, own ...Record) Tier {
 	j := l.Jobs()
-	t := Tier{Name: l.Tier, Class: Class(j.Class), Limits: Limits{Total: Unlimited}}
+	for _, record := range own {
+		j = record.over(j)
+	}
+	t := Tier{Name: l.Tier, Class: Class(set.QueueClass(j.Class, l.Tier, key)), Limits: Limits{Total: Unlimited}}
+	// Named only where it is not that of all users, as in the zero Tier.
+	if class := Class(set.QueueClass(limits.ScheduledQueues, l.Tier, key)); class != Scheduled {
+		t.Scheduled = class
+	}
 	// Off, or a dry run: slots are counted and shown, and never run out.
 	if j.Mode != limits.Enforce {
 		return t
@@ -62,8 +90,18 @@ func (f FileTiers) tierFrom(l *limits.Limits) Tier {
 	if n, ok := f.Totals[l.Tier]; ok && j.Source != limits.OfUser {
 		t.Limits.Total = n
 	}
-	// The set is shared, and a caller may change what it gets.
-	t.Limits.Queues = maps.Clone(j.Queues)
+	t.Limits.EachQueue = j.Queues[limits.All]
+	for service, n := range j.Queues {
+		switch {
+		case service == limits.All, n == 0 && t.Limits.EachQueue == 0:
+			continue
+		case t.Limits.Queues == nil:
+			// One of its own: the set is shared, and a caller may change what it gets.
+			t.Limits.Queues = make(map[string]int, len(j.Queues))
+		}
+		// One without a limit is there by name, or the limit of each queue would be its own.
+		t.Limits.Queues[service] = cmp.Or(n, Unlimited)
+	}
 	return t
 }
 

@@ -26,6 +26,7 @@ tiers:
   team: {jobs: {class: priority}}
   trial: {jobs: 1, mode: dry-run}
   stopped: {jobs: 1, mode: off}
+  each: {jobs: {queues: {"*": 2, csv: 3, sync: unlimited}}}
 users:
   alice: pro
   bob: {tier: pro, jobs: 10}
@@ -33,6 +34,7 @@ users:
   dora: trial
   ernie: stopped
   "team-*": team
+  frank: each
 `
 
 func parse(t testing.TB, source string) *limits.Set {
@@ -55,6 +57,8 @@ func tier(name string, class jobs.Class, total int, queues map[string]int) jobs.
 
 func TestFileTiers(t *testing.T) {
 	analysis := map[string]int{"analysis": 1}
+	each := tier("each", jobs.Default, jobs.Unlimited, map[string]int{"csv": 3, "sync": jobs.Unlimited})
+	each.Limits.EachQueue = 2
 	env := map[string]int{"free": 7, "pro": 8, "enterprise": 9, "trial": 9, "stopped": 9}
 	for _, tt := range []struct {
 		name, user string
@@ -66,6 +70,7 @@ func TestFileTiers(t *testing.T) {
 		{"not limited", "carol", nil, tier("enterprise", jobs.Priority, jobs.Unlimited, nil)},
 		{"a dry run holds nobody back", "dora", nil, tier("trial", jobs.Default, jobs.Unlimited, nil)},
 		{"a limit that is off holds nobody back", "ernie", nil, tier("stopped", jobs.Default, jobs.Unlimited, nil)},
+		{"a limit for each queue", "frank", nil, each},
 		{"by a pattern", "team-x", nil, tier("team", jobs.Priority, 1, nil)},
 		{"a user whom nobody knows", "zoe", nil, tier("free", jobs.Default, 1, nil)},
 		{"an address", "10.0.0.1", nil, tier("guest", jobs.Default, 2, nil)},
@@ -96,7 +101,7 @@ func TestFileTiers(t *testing.T) {
 
 // tierNamed is the tier of a user who has the tier of that name.
 func tierNamed(f jobs.FileTiers, name string) (jobs.Tier, error) {
-	tiers := jobs.NamedTiers{File: f, Name: func(context.Context, string) (string, error) { return name, nil }}
+	tiers := jobs.NamedTiers{File: f, Record: func(context.Context, string) (jobs.Record, error) { return jobs.Record{Tier: name}, nil }}
 	return tiers.Tier(context.Background(), "somebody")
 }
 
@@ -147,6 +152,35 @@ func TestFileTiersFollowTheFile(t *testing.T) {
 			t.Errorf("with another file bob has %d jobs, want 2", got)
 		}
 	})
+}
+
+// TestDedicatedWorkers: jobs of who has workers of their own go to the queues of these.
+func TestDedicatedWorkers(t *testing.T) {
+	file := jobs.FileTiers{Set: setOf(t, `version: 1
+default_tier: free
+tiers: {free: {}, enterprise: {}, trial: {jobs: {class: priority}, mode: dry-run}}
+workers: {enterprise: {priority: 10, scheduled: 1}, trial: {priority: 1}, users: {alice: {default: 2}, bob: {priority: 3}}}
+users: {carol: enterprise, dora: trial, bob: enterprise}
+`)}
+	stored := jobs.NamedTiers{File: file, Record: func(context.Context, string) (jobs.Record, error) { return jobs.Record{Tier: "enterprise"}, nil }}
+	for _, tt := range []struct {
+		name, user       string
+		tiers            jobs.Tiers
+		queue, scheduled string
+	}{
+		{"nobody's", "zoe", file, "x_default", "x_scheduled"},
+		{"the user's", "alice", file, "x_default-user-alice", "x_scheduled"},
+		{"the user's before the tier's", "bob", file, "x_priority-user-bob", "x_scheduled-enterprise"},
+		{"the tier's", "carol", file, "x_priority-enterprise", "x_scheduled-enterprise"},
+		{"in a dry run", "dora", file, "x_priority-trial", "x_scheduled"},
+		{"of a tier from elsewhere", "zoe", stored, "x_priority-enterprise", "x_scheduled-enterprise"},
+		{"not the user's of another class", "alice", stored, "x_priority-enterprise", "x_scheduled-enterprise"},
+	} {
+		tier, err := tt.tiers.Tier(t.Context(), tt.user)
+		if queue, scheduled := jobs.Route("x", tier, false), jobs.Route("x", tier, true); queue != tt.queue || scheduled != tt.scheduled || err != nil {
+			t.Errorf("%s: %s's jobs go to %s and %s, %v, want %s and %s", tt.name, tt.user, queue, scheduled, err, tt.queue, tt.scheduled)
+		}
+	}
 }
 
 // TestTiersAreTheCallers: what somebody does to a tier's limits is nobody else's.

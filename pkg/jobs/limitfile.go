@@ -11,8 +11,8 @@ import (
 
 // LimitFile keeps a limit file, with those of its users_from, loaded in a worker. It
 // reads it every now and then, and keeps the last good content while it is broken or
-// gone. Overrides that operators set at a polygen are not in the file,
-// so it does not know them.
+// gone. Overrides that operators set at a polygen are not in the file, so it does not
+// know them: see redislimits.
 type LimitFile struct{ loader *limitfile.Loader }
 
 // OpenLimitFile loads a file. The error is that of limitfile.Load.

@@ -107,3 +107,10 @@ func (m *memory) User(_ context.Context, user string) (u Usage, _ error) {
 	m.withAccount(user, func(a *account, now time.Time) { u = a.usageAt(now) })
 	return u, nil
 }
+
+func (m *memory) Taken(_ context.Context, users []string) (all []Slot, _ error) {
+	for _, user := range users {
+		m.withAccount(user, func(a *account, now time.Time) { all = append(all, a.takenAt(now)...) })
+	}
+	return all, nil
+}

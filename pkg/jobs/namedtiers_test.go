@@ -2,7 +2,6 @@ package jobs_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,10 +10,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 func TestNamedTiers(t *testing.T) {
@@ -27,8 +26,8 @@ func TestNamedTiers(t *testing.T) {
 		"down": {"", broken}, "stale": {"pro", broken}, "both": {"gold", broken},
 	}
 	tiers := jobs.NamedTiers{
-		File: jobs.FileTiers{Set: setOf(t, tiersFile), Totals: map[string]int{"pro": 6}},
-		Name: func(_ context.Context, user string) (string, error) { return names[user].tier, names[user].err },
+		File:   jobs.FileTiers{Set: setOf(t, tiersFile), Totals: map[string]int{"pro": 6}},
+		Record: jobs.NameFunc(func(_ context.Context, user string) (string, error) { return names[user].tier, names[user].err }).Record,
 	}
 	analysis := map[string]int{"analysis": 1}
 	free := tier("free", jobs.Default, 1, nil)
@@ -42,10 +41,10 @@ func TestNamedTiers(t *testing.T) {
 		{"a user whom the file names", "alice", tier("pro", jobs.Priority, 6, analysis), "<nil>"},
 		{"a user whom a pattern names", "team-x", tier("team", jobs.Priority, 1, nil), "<nil>"},
 		{"a user whom the file exempts", "probe", tier("exempt", jobs.Default, jobs.Unlimited, nil), "<nil>"},
-		{"a tier that the file does not have", "gold", free, `tier "gold" is not in the limit file (valid: enterprise, free, guest, pro, stopped, team, trial)`},
+		{"a tier that the file does not have", "gold", free, `tier "gold" is not in the limit file (valid: each, enterprise, free, guest, pro, stopped, team, trial)`},
 		{"an error", "down", free, "find tier: no connection"},
 		{"an error, with the last that was known", "stale", tier("pro", jobs.Priority, 6, analysis), "find tier: no connection"},
-		{"an error, and the last is none any more", "both", free, "find tier: no connection\ntier \"gold\" is not in the limit file (valid: enterprise, free, guest, pro, stopped, team, trial)"},
+		{"an error, and the last is none any more", "both", free, "find tier: no connection\ntier \"gold\" is not in the limit file (valid: each, enterprise, free, guest, pro, stopped, team, trial)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := tiers.Tier(context.Background(), tt.user)
@@ -59,13 +58,54 @@ func TestNamedTiers(t *testing.T) {
 	}
 }
 
+// What an operator sets by hand is over the tier of the database, or in place of it if it names one.
+func TestNamedTiersWithOverrides(t *testing.T) {
+	analysis := map[string]int{"analysis": 1}
+	override := func(user, fields string, until time.Duration) limits.Override {
+		return limits.Override{User: user, Limits: []byte(fields), Reason: "launch", Since: time.Now(), Until: time.Now().Add(until)}
+	}
+	set, refused := limitfile.WithOverrides(setOf(t, tiersFile)(), []limits.Override{
+		override("paul", `{"jobs":10}`, time.Hour), override("zoe", `{"jobs":4}`, time.Hour), override("down", `"free"`, time.Hour),
+		override("trial", `{"tier":"pro"}`, time.Hour), override("over", `{"jobs":10}`, time.Nanosecond), override("alice", `{"jobs":8}`, time.Hour),
+		override("quin", `{"jobs":{"queues":{"analysis":2,"specview":1}}}`, time.Hour), override("lou", `{"jobs":"unlimited"}`, time.Hour), override("kim", `{"jobs":{"queues":{"specview":1}}}`, time.Hour),
+		override("other", `{"concurrent":8}`, time.Hour),
+	})
+	if len(refused) > 0 {
+		t.Fatal(refused)
+	}
+	names := map[string]string{"paul": "pro", "down": "pro", "trial": "enterprise", "over": "pro", "quin": "pro", "lou": "pro", "kim": "enterprise", "alice": "enterprise", "other": "pro"}
+	tiers := jobs.NamedTiers{
+		File:   jobs.FileTiers{Set: func() *limits.Set { return set }},
+		Record: func(_ context.Context, user string) (jobs.Record, error) { return jobs.Record{Tier: names[user]}, nil },
+	}
+	for user, want := range map[string]jobs.Tier{
+		"paul":  tier("pro", jobs.Priority, 10, analysis),
+		"quin":  tier("pro", jobs.Priority, 4, map[string]int{"analysis": 2, "specview": 1}),
+		"lou":   tier("pro", jobs.Priority, jobs.Unlimited, nil),
+		"kim":   tier("enterprise", jobs.Priority, jobs.Unlimited, map[string]int{"specview": 1}),
+		"zoe":   tier("free", jobs.Default, 4, nil),
+		"down":  tier("free", jobs.Default, 1, nil),
+		"trial": tier("pro", jobs.Priority, 4, analysis),
+		"over":  tier("pro", jobs.Priority, 4, analysis),
+		"other": tier("pro", jobs.Priority, 4, analysis),
+	} {
+		got, err := tiers.Tier(t.Context(), user)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("Tier(%s) = %v (-want +got):\n%s", user, err, diff)
+		}
+	}
+	if got, _ := tiers.Tier(t.Context(), "alice"); got.Name != "pro" || got.Limits.Total != 8 {
+		t.Errorf("Tier(alice) = %+v, want the file's tier pro and the 8 jobs by hand", got)
+	}
+}
+
 func TestNamedTiersDoNotWaitForEver(t *testing.T) {
 	for _, tt := range []struct{ timeout, want time.Duration }{{0, 2 * time.Second}, {time.Minute, time.Minute}} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			tiers := jobs.NamedTiers{Timeout: tt.timeout, Name: func(ctx context.Context, _ string) (string, error) {
+			tiers := jobs.NamedTiers{Timeout: tt.timeout, Record: func(ctx context.Context, _ string) (jobs.Record, error) {
 				<-ctx.Done()
-				return "", ctx.Err()
+				return jobs.Record{}, ctx.Err()
 			}}
 			got, err := tiers.Tier(context.Background(), "paul")
 			if got.Name != "free" || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != tt.want {
@@ -74,59 +114,6 @@ func TestNamedTiersDoNotWaitForEver(t *testing.T) {
 		})
 	}
 }
-
-// row is a row of a database: a value, or none.
-type row struct {
-	value any // nil is NULL
-	err   error
-}
-
-func (r row) Scan(dest ...any) error {
-	if r.err != nil {
-		return r.err
-	}
-	return dest[0].(sql.Scanner).Scan(r.value)
-}
-
-func TestQuery(t *testing.T) {
-	broken := errors.New("no connection")
-	for _, tt := range []struct {
-		name, user string
-		row        row
-		tier       string
-		err        error
-		asked      bool
-	}{
-		{"a tier", "paul", row{value: "pro"}, "pro", nil, true},
-		{"NULL", "paul", row{}, "", nil, true},
-		{"no row", "paul", row{err: sql.ErrNoRows}, "", nil, true},
-		{"no row of pgx", "paul", row{err: pgx.ErrNoRows}, "", nil, true},
-		{"an error", "paul", row{err: broken}, "", broken, true},
-		{"the name is not known", limits.Key(strings.Repeat("x", 200)), row{value: "pro"}, "", nil, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var query string
-			var args []any
-			name := jobs.Query(func(_ context.Context, q string, a ...any) row {
-				query, args = q, a
-				return tt.row
-			}, "SELECT tier")
-			got, err := name(context.Background(), tt.user)
-			if got != tt.tier || !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
-				t.Errorf("Query(%s) = %q, %v, want %q, %v", tt.user, got, err, tt.tier, tt.err)
-			}
-			if asked := query == "SELECT tier" && len(args) == 1 && args[0] == tt.user; asked != tt.asked {
-				t.Errorf("it asked %q with %v, want %v", query, args, tt.asked)
-			}
-		})
-	}
-}
-
-// Both kinds of databases fit.
-var (
-	_ = func(db *sql.DB) jobs.NameFunc { return jobs.Query(db.QueryRowContext, "") }
-	_ = func(c *pgx.Conn) jobs.NameFunc { return jobs.Query(c.QueryRow, "") }
-)
 
 var (
 	_ jobs.Tiers = jobs.FileTiers{}

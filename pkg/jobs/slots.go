@@ -22,14 +22,23 @@ type Job struct {
 
 // Limits are how many of a user's jobs may run at a time.
 type Limits struct {
-	Total  int            // over all queues; at least 1
-	Queues map[string]int // in each queue; a queue that is not here is limited by Total alone
+	Total     int            // over all queues; at least 1
+	Queues    map[string]int // in each of these queues
+	EachQueue int            // in each queue that Queues does not name; 0: these are limited by Total alone
 }
 
 // Of is how many may run in a queue.
 func (l Limits) Of(queue string) int {
 	if n, ok := l.Queues[queue]; ok {
 		return min(n, l.Total)
+	}
+	return l.OfOthers()
+}
+
+// OfOthers is how many may run in a queue that Queues does not name.
+func (l Limits) OfOthers() int {
+	if l.EachQueue > 0 {
+		return min(l.EachQueue, l.Total)
 	}
 	return l.Total
 }
@@ -86,6 +95,10 @@ type Slots interface {
 
 	// User returns the slots, reservations and parked jobs of a user.
 	User(ctx context.Context, user string) (Usage, error)
+
+	// Taken returns the slots of users, each named once, that are held or reserved, in any
+	// order. It does not look at the users' lines, which may be long.
+	Taken(ctx context.Context, users []string) ([]Slot, error)
 }
 
 // Verdict is the answer to Acquire.

@@ -7,6 +7,10 @@ type Tier struct {
 	Name   string
 	Class  Class // of the queues that the user's jobs go to
 	Limits Limits
+
+	// Scheduled is the class of the queues that the user's jobs go to which a scheduler starts;
+	// "" is that of all users.
+	Scheduled Class
 }
 
 // Tiers find the tier of a user. Jobs never say it themselves.
@@ -18,10 +22,11 @@ type Tiers interface {
 }
 
 // Class is one of the queues of a service. Workers of one class leave those of the
-// others alone.
+// others alone. Where a limit file dedicates workers to a tier or a user, these have classes of
+// their own, such as priority-enterprise and default-user-alice.
 type Class string
 
-// The classes, as they end the names of queues.
+// The classes of all users, as they end the names of queues.
 const (
 	Priority  Class = "priority"  // of tiers that pay
 	Default   Class = "default"   // of the others, and of unknown users

@@ -8,18 +8,19 @@ const (
 	MaxWorkers = 10_000  // of one queue of a process: River takes no more
 )
 
-// The classes of queues that a tier's jobs may go to. Jobs that a scheduler starts have
-// queues of their own, for all users.
+// The classes of queues. A tier's jobs go to one of the first two. Those that a scheduler starts
+// have queues of their own, for users of all tiers.
 const (
-	PriorityQueues = "priority"
-	DefaultQueues  = "default"
+	PriorityQueues  = "priority"
+	DefaultQueues   = "default"
+	ScheduledQueues = "scheduled"
 )
 
 // Jobs limits a user's background jobs. The zero Jobs limits nothing. pkg/jobs enforces
 // it; no HTTP request counts.
 type Jobs struct {
 	Total  int            // at a time, over all queues; 0 means not limited
-	Queues map[string]int // of these, by the service of the queue; what is not named is limited by Total alone
+	Queues map[string]int // the same by the service of the queue; 0 means not limited beside Total. That of All is for each service that is not named
 	Class  string         // of the queues they go to: PriorityQueues, or DefaultQueues (or "", which is the same)
 
 	// Mode is Enforce, or DryRun or Off, with which none of it limits anything. Nobody
@@ -33,12 +34,24 @@ type Jobs struct {
 	Stated bool
 }
 
+// LimitQueue sets the limit of a service's queues, or with All that of each service that is
+// not named; 0 lifts it. Queues must not be nil.
+func (j *Jobs) LimitQueue(service string, n int) {
+	j.Queues[service] = n
+	// The number that a tier has by its name is for who states none. Beside a limit for each
+	// service it would be the one that counts, and refuse a user with a job of one service those
+	// of all others.
+	if service == All && n > 0 && j.Source == Builtin {
+		j.Total = 0
+	}
+}
+
 // JobsSource tells who says how many jobs a user may have.
 type JobsSource uint8
 
 // The sources.
 const (
-	Builtin JobsSource = iota // nobody: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others that of the default tier
+	Builtin JobsSource = iota // nobody: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others that of the default tier; none beside a limit for each queue
 	OfTier                    // the user's tier
 	OfUser                    // the user's own entry, or an override
 )
@@ -62,3 +75,56 @@ type Queue struct {
 
 // Queues are the queues of background jobs that the file states, sorted by service.
 func (s *Set) Queues() []Queue { return slices.Clone(s.content.Queues) }
+
+// Dedicated are the workers that take the jobs of one tier, or of one user, and no others: in
+// the queues of each service, so many in one process. Zero means that jobs of this class go to
+// the queues of all users.
+type Dedicated struct {
+	Tier, User string // one of them; the other is ""
+	Name       string // of both in the names of queues: of a-z and 0-9, with single - between them
+	Line       int    // of the file that names it
+
+	Priority, Default, Scheduled int
+}
+
+// Of is the number in a class.
+func (d Dedicated) Of(class string) int {
+	switch class {
+	case PriorityQueues:
+		return d.Priority
+	case DefaultQueues:
+		return d.Default
+	case ScheduledQueues:
+		return d.Scheduled
+	}
+	return 0
+}
+
+// Workers are the numbers above 0, by the class of the queues, such as priority-enterprise.
+func (d Dedicated) Workers() map[string]int {
+	all := map[string]int{}
+	for _, class := range [...]string{PriorityQueues, DefaultQueues, ScheduledQueues} {
+		if n := d.Of(class); n > 0 {
+			all[d.class(class)] = n
+		}
+	}
+	return all
+}
+
+// class is that of the queues of its own.
+func (d Dedicated) class(of string) string { return of + "-" + d.Name }
+
+// Dedicated are the workers that the file dedicates to tiers and users, users first, and sorted.
+func (s *Set) Dedicated() []Dedicated { return slices.Clone(s.content.Dedicated) }
+
+// QueueClass is the class of the queues to which jobs of a class go, of a user with a key whose
+// tier is named: one of the user's own, else one of the tier's own, else the class itself.
+func (s *Set) QueueClass(class, tier, user string) string {
+	// A few, of which users come before tiers. Nearly always there are none.
+	for _, d := range s.content.Dedicated {
+		if d.Of(class) > 0 && (d.User != "" && d.User == user || d.Tier != "" && d.Tier == tier) {
+			return d.class(class)
+		}
+	}
+	return class
+}

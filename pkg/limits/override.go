@@ -38,3 +38,26 @@ func (s *Set) Overrides() []Override {
 func (o Override) AppliesTo(users ...string) bool {
 	return slices.ContainsFunc(users, func(user string) bool { return o.User == user || slices.Contains(o.Also, user) })
 }
+
+// NamesTier reports whether the override names a tier, which replaces everything that the
+// file says of the user.
+func (o Override) NamesTier() bool {
+	var name string
+	var fields struct{ Tier string }
+	return json.Unmarshal(o.Limits, &name) == nil || json.Unmarshal(o.Limits, &fields) == nil && fields.Tier != ""
+}
+
+// OverrideOf returns the override that is in force for the user of a key away from
+// endpoints, if there is one.
+func (s *Set) OverrideOf(key string) (o Override, ok bool) {
+	// First, for nearly nobody has one.
+	if _, ok := s.content.overridden[key]; !ok {
+		return Override{}, false
+	}
+	for _, o := range s.Overrides() {
+		if o.Endpoint == "" && (FileKey(o.User) == key || slices.Contains(o.Also, key)) {
+			return o, true
+		}
+	}
+	return Override{}, false
+}

@@ -226,18 +226,27 @@ func (b *tab) press(keys string) {
 // shoot keeps a picture of the window among the test's artifacts.
 func (b *tab) shoot(name string) []byte {
 	b.t.Helper()
-	return b.picture(name, false)
+	return b.picture(name, page.CaptureScreenshotParams{})
 }
 
 // shootAll keeps a picture of the whole page.
 func (b *tab) shootAll(name string) []byte {
 	b.t.Helper()
-	return b.picture(name, true)
+	all := true
+	return b.picture(name, page.CaptureScreenshotParams{CaptureBeyondViewport: &all})
 }
 
-func (b *tab) picture(name string, all bool) []byte {
+// shootPart keeps a picture of an element.
+func (b *tab) shootPart(name, selector string) []byte {
 	b.t.Helper()
-	png := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatPng, CaptureBeyondViewport: &all}).Data
+	at := eval[[]float64](b, `(() => { const r = document.querySelector(`+quote(selector)+`).getBoundingClientRect(); return [r.x + scrollX, r.y + scrollY, r.width, r.height]; })()`)
+	return b.picture(name, page.CaptureScreenshotParams{Clip: &page.Viewport{X: at[0], Y: at[1], Width: at[2], Height: at[3], Scale: 1}})
+}
+
+func (b *tab) picture(name string, of page.CaptureScreenshotParams) []byte {
+	b.t.Helper()
+	of.Format = page.CaptureScreenshotFormatPng
+	png := call(b, page.CaptureScreenshot, of).Data
 	dir := os.Getenv("SLUICE_ARTIFACTS")
 	if dir == "" {
 		dir = b.t.ArtifactDir()

@@ -22,6 +22,7 @@ type fake struct {
 	mu       sync.Mutex
 	live     api.Live
 	history  api.History
+	jobs     api.Jobs
 	policies []api.Event
 	token    string
 	down     bool          // it answers 503
@@ -32,11 +33,21 @@ type fake struct {
 }
 
 func startFake(t testing.TB) *fake {
-	f := &fake{changed: make(chan struct{}), dropped: make(chan struct{}), live: quiet()}
+	f := &fake{changed: make(chan struct{}), dropped: make(chan struct{}), live: quiet(), jobs: api.Jobs{Users: []api.UserJobs{}, Workers: []api.JobWorker{}}}
 	mux := http.NewServeMux()
 	mux.Handle("/", polygen.Handler())
 	mux.HandleFunc("GET /api/v1/live", f.serveLive)
 	mux.HandleFunc("GET /api/v1/policies", f.servePolicies)
+	mux.HandleFunc("GET /api/v1/jobs", func(w http.ResponseWriter, r *http.Request) {
+		if !f.allowed(w, r) {
+			return
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.jobs.From = f.live.From
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(f.jobs)
+	})
 	mux.HandleFunc("GET /api/v1/history/", func(w http.ResponseWriter, _ *http.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -154,7 +154,7 @@ type up struct {
 
 func startUp(t *testing.T) *up { return startUpOf(t, 2, limitFile) }
 
-func startUpOf(t *testing.T, instances int, limits string) *up {
+func startUpOf(t *testing.T, instances int, limits string, flags ...string) *up {
 	t.Helper()
 	module, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
@@ -188,9 +188,9 @@ func startUpOf(t *testing.T, instances int, limits string) *up {
 		u.instances = append(u.instances, net.JoinHostPort(host, strconv.Itoa(first+i)))
 	}
 	// A shell's cd, so that the page names the file as people write it.
-	p := proctest.Start(t, []string{"TMPDIR=" + dir}, "/bin/sh", "-c", `cd "$1" && shift && exec "$@"`, "sh", dir,
+	p := proctest.Start(t, []string{"TMPDIR=" + dir}, "/bin/sh", append([]string{"-c", `cd "$1" && shift && exec "$@"`, "sh", dir,
 		program, "up", "--limits", u.limits, "--listen", u.instances[0], "--instances", strconv.Itoa(instances),
-		"--identify", "header:X-User", "--admin", u.admin, "--haproxy", proctest.HAProxyPath(t), "--max-wait", "1s", "--user-metrics-top", "5")
+		"--identify", "header:X-User", "--admin", u.admin, "--haproxy", proctest.HAProxyPath(t), "--max-wait", "1s", "--user-metrics-top", "5"}, flags...)...)
 	p.Name = "sluice up"
 	proctest.Eventually(t, "sluice up is ready", func() error {
 		if !p.Running() {

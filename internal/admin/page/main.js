@@ -7,6 +7,7 @@ import { Announcer, Held, showLimited } from "./limited.js";
 import { closeUser, loadHistory, openUser, showUser } from "./user.js";
 import { escapeName, hashOf, ofHash, queryOf } from "./names.js";
 import { onUsers, showOrder, showUsers } from "./users.js";
+import { Jobs } from "./jobs.js";
 import { Policies } from "./policies.js";
 import { setToken, token } from "./token.js";
 import { showConnection, showFrom, showTotals } from "./head.js";
@@ -18,6 +19,7 @@ const staleAfter = 4000; // ms without an answer; there is one a second
 const held = new Held();
 const announcer = new Announcer();
 const policies = new Policies({ refused: askForToken });
+const jobs = new Jobs({ refused: askForToken });
 
 let who = null; // the user who is shown, or null for all
 let order = "rate";
@@ -111,7 +113,9 @@ function seeParts() {
   show($("overview"), !signingIn && !who);
   show($("user"), !signingIn && Boolean(who));
   show($("sign-out"), !signingIn && token() !== "");
-  policies.visible(!signingIn && !who && !document.hidden);
+  const overview = !signingIn && !who && !document.hidden;
+  policies.visible(overview);
+  jobs.visible(overview);
 }
 
 function askForToken() {

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sluice-qos/sluice/internal/pgserver"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 func TestTheExampleRunsToItsEnd(t *testing.T) {
@@ -29,12 +34,16 @@ func TestTheExampleRunsToItsEnd(t *testing.T) {
 	if _, err := newWorker(pool, pool, 0).prepare(t.Context()); err != nil { // and then it was killed
 		t.Fatal(err)
 	}
+	t.Setenv("FAIRNESS_PRO_LIMIT", "2") // paula's tier by the table; the file says 3
 	var out strings.Builder
 	if err := runExample(t.Context(), &out, options{database: server.DSN, jobs: 5, each: 50 * time.Millisecond}); err != nil {
 		t.Fatalf("run() = %v\n%s", err, &out)
 	}
-	if got, want := out.String(), "■■■■■                        ■■■■■\n\ndone\nAt most 1 of fred's jobs ran at a time; example/limits.yaml allows 1. The first began "; !strings.Contains(got, want) {
+	if got, want := out.String(), "■■■■■                        ■■■■■\n\ndone\nAt most 1 of fred's jobs ran at a time, of 1 that may. The first began "; !strings.Contains(got, want) {
 		t.Errorf("it wrote\n%s\nwant in it\n%s", got, want)
+	}
+	if want := "of paula's jobs ran at a time, of 2 that may."; !strings.Contains(out.String(), want) {
+		t.Errorf("it wrote\n%s\nwant in it\n%s", &out, want)
 	}
 	if want := "Waiting for a slot costs no attempt: the most that a job spent is 1.\n"; !strings.HasSuffix(out.String(), want) {
 		t.Errorf("it wrote\n%s\nwant an end of\n%s", &out, want)
@@ -45,8 +54,8 @@ func TestTheExampleRunsToItsEnd(t *testing.T) {
 	}
 	for line := range strings.Lines(out.String()) {
 		f := strings.Fields(line)
-		if len(f) == 3 && (strings.Contains(f[1], "▶▶") || strings.Contains(f[2], "▶▶▶▶")) {
-			t.Errorf("more than one of fred's or three of paula's run: %s", line)
+		if len(f) == 3 && (strings.Contains(f[1], "▶▶") || strings.Contains(f[2], "▶▶▶")) {
+			t.Errorf("more than one of fred's or two of paula's run: %s", line)
 		}
 	}
 }
@@ -65,6 +74,10 @@ func TestTheExampleCountsWhatRuns(t *testing.T) {
 	if got, done := seen.draw(); got != "■▶▶·                         ····" || done {
 		t.Errorf("draw() = %q, %t", got, done)
 	}
+	seen.jobs = 500
+	if got, done := seen.draw(); got != "1 done, 2 run, 497 wait      0 done, 0 run, 500 wait" || done {
+		t.Errorf("draw() of many = %q, %t", got, done)
+	}
 }
 
 func TestTheExampleEndsWhenItIsTold(t *testing.T) {
@@ -75,6 +88,51 @@ func TestTheExampleEndsWhenItIsTold(t *testing.T) {
 	}
 	if !strings.HasSuffix(w.String(), "\nstopped\n") {
 		t.Errorf("it wrote\n%s\nwant an end of stopped", w)
+	}
+}
+
+// An operator who asks it is told who waits, and why.
+func TestTheExampleTellsOperators(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	address := proctest.FreeAddr(t)
+	ended := make(chan error, 1)
+	var out strings.Builder
+	go func() { ended <- runExample(ctx, &out, options{jobs: 5, each: time.Hour, listen: address}) }()
+	read := func(path string, answer any) error {
+		r, err := http.Get("http://" + address + path)
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			return fmt.Errorf("GET %s: %s", path, r.Status)
+		}
+		return json.NewDecoder(r.Body).Decode(answer)
+	}
+	proctest.Eventually(t, "both users' jobs run and wait", func() error {
+		var list workerapi.UserList
+		if err := read("/jobs", &list); err != nil {
+			return err
+		}
+		got := ""
+		for _, user := range list.Users {
+			got += fmt.Sprintf("%s %s: %d run, %d wait, held %+v; ", user.User, user.Tier, len(user.Running), user.Waiting, user.Held)
+		}
+		if want := "fred free: 1 run, 4 wait, held &{Service: Max:1}; paula pro: 3 run, 2 wait, held &{Service: Max:3}; "; got != want {
+			return fmt.Errorf("%s, want %s", got, want)
+		}
+		var why workerapi.Why
+		if err := read(fmt.Sprintf("/jobs/%d", list.Users[0].Oldest.ID), &why); err != nil {
+			return err
+		}
+		if want := "Its user may run 1 at a time in all, and 1 of their jobs go before it."; why.Reason != want {
+			return fmt.Errorf("the reason is %q, want %q", why.Reason, want)
+		}
+		return nil
+	})
+	cancel()
+	if err := <-ended; err != nil || !strings.Contains(out.String(), "sluice up --jobs-worker "+address) {
+		t.Errorf("run() = %v\n%s", err, &out)
 	}
 }
 

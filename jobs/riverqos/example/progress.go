@@ -48,6 +48,9 @@ func (t *tally) jobEnded(user string) {
 	t.of[user].done++
 }
 
+// drawn is how many jobs of a user are drawn one by one; of more, numbers are written.
+const drawn = 24
+
 // draw draws the jobs of each user: those that are done, run and wait.
 func (t *tally) draw() (text string, done bool) {
 	t.mu.Lock()
@@ -56,6 +59,9 @@ func (t *tally) draw() (text string, done bool) {
 	for _, user := range users {
 		u := t.of[user]
 		jobs := strings.Repeat("■", u.done) + strings.Repeat("▶", u.running) + strings.Repeat("·", t.jobs-u.done-u.running)
+		if t.jobs > drawn {
+			jobs = fmt.Sprintf("%d done, %d run, %d wait", u.done, u.running, t.jobs-u.done-u.running)
+		}
 		text += fmt.Sprintf("%-28s ", jobs)
 		done = done && u.done == t.jobs
 	}
@@ -99,7 +105,7 @@ func (w *worker) writeSummary(ctx context.Context, out io.Writer) error {
 			return err
 		}
 		u := w.tally.of[user] // no job changes it any more
-		fmt.Fprintf(out, "At most %d of %s's jobs ran at a time; example/limits.yaml allows %d. The first began %.2f s after the start.\n",
+		fmt.Fprintf(out, "At most %d of %s's jobs ran at a time, of %d that may. The first began %.2f s after the start.\n",
 			u.most, user, tier.Limits.Total, u.first.Seconds())
 	}
 	var attempts int

@@ -6,6 +6,8 @@ import (
 	_ "embed"
 	"errors"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -23,8 +25,8 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
-// users are those who insert jobs. That paula pays is in the limit file, which knows
-// nothing of fred.
+// users are those who insert jobs. That paula pays is in the database, which knows nothing of
+// fred.
 var users = []string{"fred", "paula"}
 
 //go:embed limits.yaml
@@ -41,7 +43,7 @@ func (analysis) Kind() string { return "analysis" }
 type worker struct {
 	pool, slots *pgxpool.Pool
 	schema      string // of all tables. Each run has its own: one that was killed has left its tables
-	tiers       jobs.FileTiers
+	tiers       jobs.Tiers
 	fair        *riverqos.Fairness
 	client      *river.Client[pgx.Tx]
 	tally       *tally
@@ -68,6 +70,10 @@ func (w *worker) prepare(ctx context.Context) (drop func() error, err error) {
 	if err == nil {
 		err = errors.Join(riverqos.Migrate(ctx, w.pool, w.schema), pgslots.Migrate(ctx, w.slots, w.schema))
 	}
+	// The application's own table of users, where their tiers are.
+	if err == nil {
+		_, err = w.pool.Exec(ctx, "CREATE TABLE "+w.schema+".users (id text PRIMARY KEY, tier text); INSERT INTO "+w.schema+".users VALUES ('paula', 'pro')")
+	}
 	if err != nil {
 		return nil, errors.Join(err, drop())
 	}
@@ -84,9 +90,17 @@ func (w *worker) startRiver(ctx context.Context) (stop func() error, err error) 
 	if err != nil {
 		return nil, err
 	}
-	w.tiers.Set = func() *limits.Set { return set }
+	env, err := jobs.FromEnv(os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	w.tiers = jobs.NamedTiers{
+		File:   jobs.FileTiers{Set: func() *limits.Set { return set }, Totals: env.Totals},
+		Record: jobs.NewCache(jobs.Query(w.pool.QueryRow, "SELECT tier FROM "+w.schema+".users WHERE id = $1"), jobs.CacheConfig{}).Record,
+	}
 	w.fair, err = riverqos.New(riverqos.Config{
 		Pool: w.pool, Schema: w.schema, Slots: pgslots.New(w.slots, w.schema), Tiers: w.tiers, User: riverqos.FromArgs("user"), Logger: logger(),
+		Disabled: !env.Enabled, Snooze: env.Snooze, SnoozeJitter: max(env.Jitter, 1),
 	})
 	if err != nil {
 		return nil, err
@@ -113,6 +127,24 @@ func (w *worker) startRiver(ctx context.Context) (stop func() error, err error) 
 		err := w.client.StopAndCancel(stopping)
 		end() // behind the client: the slots of its last jobs are given back, and renewed until then
 		return errors.Join(err, <-ended)
+	}, nil
+}
+
+// serve answers operators. It is for this machine alone: the answers name users.
+func (w *worker) serve(address string) (stop func() error, err error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: w.fair.Handler(), ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	return func() error {
+		err := server.Close()
+		if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
+			err = errors.Join(err, served)
+		}
+		return err
 	}, nil
 }
 

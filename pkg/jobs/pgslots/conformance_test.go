@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/slotstest"
 )
@@ -19,6 +20,9 @@ func conformance(t *testing.T, dsn string) {
 		return slotstest.Backend{Slots: slots}
 	})
 }
+
+// throughPgBouncer has fewer connections to the server than the pool has to PgBouncer.
+func throughPgBouncer(t *testing.T, dsn string) { conformance(t, proctest.PgBouncer(t, dsn)) }
 
 // needsNoSession calls every method in a session that has just forgotten everything,
 // as it may be in PgBouncer's transaction mode, in every mode of pgx that allows it and
@@ -73,6 +77,8 @@ func callEverything(t *testing.T, slots jobs.Slots) {
 	waiting, err := slots.Waiting(ctx, "", 10)
 	note("waiting", waiting, err)
 	note("forget", nil, slots.Forget(ctx, b.Job))
+	taken, err := slots.Taken(ctx, []string{"alice"})
+	note("taken", len(taken), err)
 	usage, err := slots.User(ctx, "alice")
 	note("user", usage, err)
 	want := []answer{
@@ -85,6 +91,7 @@ func callEverything(t *testing.T, slots jobs.Slots) {
 		{"reserved", []jobs.Job{b.Job}, nil},
 		{"waiting", []string{"alice"}, nil},
 		{"forget", nil, nil},
+		{"taken", 0, nil},
 		{"user", jobs.Usage{Parked: []jobs.Job{c.Job}}, nil},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -1,4 +1,4 @@
-// Package pgslots keeps jobs.Slots in PostgreSQL 13 or later (tested on 15): they survive
+// Package pgslots keeps jobs.Slots in PostgreSQL 15 or later (tested to 18): they survive
 // all workers, and a job queue in the same database needs no other server.
 //
 // It is two tables, of the slots that are not free and of the lines of parked jobs, and a

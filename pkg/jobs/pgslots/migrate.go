@@ -18,13 +18,17 @@ var migrations embed.FS
 // migrating is the advisory lock of those who migrate: "sluice" in ASCII.
 const migrating = 0x736c75696365
 
+// oldestServer is OldestServer, but in tests.
+var oldestServer = OldestServer
+
 // goodName is of a schema. PostgreSQL cuts longer ones.
 var goodName = regexp.MustCompile(`^[A-Za-z0-9 _-]{1,63}$`)
 
 // Migrate brings the tables and functions of a schema up to date, and makes the schema
 // if there is none; "" is DefaultSchema. It may be called by any number of workers at
 // any time: one of them does what there is to do. If there is nothing, it needs no
-// right to change the schema. A schema that is newer than this program is left alone.
+// right to change the schema. A schema that is newer than this program is left alone, and
+// a server older than OldestServer refused.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	if schema == "" {
 		schema = DefaultSchema
@@ -46,6 +50,9 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 func migrate(ctx context.Context, pool *pgxpool.Pool, schema string, steps []string) error {
 	// Read committed, so that what is read with the lock is what was written before it.
 	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if err := CheckServer(ctx, tx, oldestServer); err != nil {
+			return err
+		}
 		// Many workers start at once, and one of them migrates.
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::int8)", int64(migrating)); err != nil {
 			return err

@@ -2,6 +2,7 @@ package pgslots_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -72,5 +73,19 @@ func migrateBadName(t *testing.T, dsn string) {
 		if want := "up to 63 letters, digits, blanks, _ and -"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Migrate(%q) = %v, want %q", name, err, want)
 		}
+	}
+}
+
+func migrateOldServer(t *testing.T, dsn string) {
+	pool := open(t, dsn, 1)
+	version := number(t, pool, `SELECT current_setting('server_version_num')::int4 / 10000`)
+	defer pgslots.SetOldestServer(version + 1)()
+	err := pgslots.Migrate(context.Background(), pool, "old")
+	if want := fmt.Sprintf(`migrate schema "old": the server is PostgreSQL %d.`, version); err == nil || !strings.HasPrefix(err.Error(), want) ||
+		!strings.HasSuffix(err.Error(), fmt.Sprintf(": want %d or later", version+1)) {
+		t.Errorf("Migrate = %v, want %q…", err, want)
+	}
+	if n := number(t, pool, `SELECT count(*) FROM pg_namespace WHERE nspname = 'old'`); n != 0 {
+		t.Error("there is a schema of what was refused")
 	}
 }

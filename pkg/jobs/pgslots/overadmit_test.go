@@ -90,7 +90,7 @@ func acquireDoesNot(t *testing.T, dsn string) {
 			var mu sync.Mutex
 			granted := 1
 			behindTheFirst(t, pool, func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, in(schema, `SELECT @schema@.acquire('alice', 'first', 'q', 'h', 3, '{}', '{}', 3600000000, true, 10000)`))
+				_, err := tx.Exec(ctx, in(schema, `SELECT @schema@.acquire('alice', 'first', 'q', 'h', 3, 3, '{}', '{}', 3600000000, true, 10000)`))
 				return err
 			}, func(ctx context.Context, i int) error {
 				v, err := slots.Acquire(ctx, job("alice", fmt.Sprint(i)), total(limit), long, true)
@@ -122,7 +122,7 @@ func refusesOtherIsolation(t *testing.T, dsn string) {
 	_, schema := fresh(t, pool)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 		err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, in(schema, `SELECT @schema@.acquire('alice', 'a', 'q', 'h', 3, '{}', '{}', 1, true, 1)`))
+			_, err := tx.Exec(ctx, in(schema, `SELECT @schema@.acquire('alice', 'a', 'q', 'h', 3, 3, '{}', '{}', 1, true, 1)`))
 			return err
 		})
 		if want := "the transaction has to be read committed (SQLSTATE SL001)"; err == nil || !strings.HasSuffix(err.Error(), want) {

@@ -34,7 +34,7 @@ type slots struct {
 	pool  *pgxpool.Pool
 	begin atomic.Bool // calls have to begin transactions: the pool's are not read committed
 
-	acquire, renew, release, forget, reserved, sweep, waiting, user string
+	acquire, renew, release, forget, reserved, sweep, waiting, user, taken string
 }
 
 // New returns the slots in a schema on which Migrate has been called; "" is DefaultSchema.
@@ -49,10 +49,10 @@ func New(pool *pgxpool.Pool, schema string) jobs.Slots {
 	return jobs.Checked(&slots{
 		pool: pool,
 		acquire: in(`SELECT granted, running, in_queue, place FROM @schema@.acquire(
-			$1::bytea, $2::bytea, $3::bytea, $4::bytea, $5::int4, $6::bytea[], $7::int4[], $8::int8, $9::bool, $10::int4)`),
+			$1::bytea, $2::bytea, $3::bytea, $4::bytea, $5::int4, $6::int4, $7::bytea[], $8::int4[], $9::int8, $10::bool, $11::int4)`),
 		renew: in(`SELECT lost FROM @schema@.renew($1::bytea[], $2::bytea[], $3::bytea[], $4::int8) AS lost`),
 		release: in(`SELECT handed, handed_queue FROM @schema@.release(
-			$1::bytea, $2::bytea, $3::bytea, $4::int4, $5::bytea[], $6::int4[], $7::int8)`),
+			$1::bytea, $2::bytea, $3::bytea, $4::int4, $5::int4, $6::bytea[], $7::int4[], $8::int8)`),
 		forget: in(`SELECT FROM @schema@.forget($1::bytea, $2::bytea)`),
 		reserved: in(`SELECT job, queue FROM @schema@.slots
 			WHERE key = $1::bytea AND holder IS NULL AND until > clock_timestamp() ORDER BY since, place`),
@@ -66,6 +66,10 @@ func New(pool *pgxpool.Pool, schema string) jobs.Slots {
 				SELECT job, queue, NULL, NULL, 3, NULL, place FROM @schema@.line WHERE key = $1::bytea
 			) AS u WHERE kind = 3 OR left_us > 0
 			ORDER BY kind, since, CASE WHEN kind = 1 THEN job END, place`),
+		taken: in(`SELECT key, job, queue, holder, left_us FROM (
+				SELECT key, job, queue, holder, (extract(epoch FROM until - clock_timestamp()) * 1e6)::int8 AS left_us
+				FROM @schema@.slots WHERE key = ANY($1::bytea[])
+			) AS s WHERE left_us > 0`),
 	})
 }
 
@@ -74,7 +78,7 @@ func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease 
 	// Names are bytea: text has no zero byte, and only valid UTF-8.
 	queues, limits := arrays(l)
 	err := s.queryEach(ctx, []any{&v.Granted, &v.Running, &v.InQueue, &v.Place}, func() {}, s.acquire,
-		[]byte(c.User), []byte(c.ID), []byte(c.Queue), []byte(c.Holder), toInt4(l.Total), queues, limits, micros(lease), park, jobs.MaxParked)
+		[]byte(c.User), []byte(c.ID), []byte(c.Queue), []byte(c.Holder), toInt4(l.Total), toInt4(l.OfOthers()), queues, limits, micros(lease), park, jobs.MaxParked)
 	return v, err
 }
 
@@ -109,7 +113,7 @@ func (s *slots) ReserveFree(ctx context.Context, user string, l jobs.Limits, res
 // are not nil.
 func (s *slots) releaseAndReserve(ctx context.Context, user string, job, holder []byte, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
 	queues, limits := arrays(l)
-	return s.queryJobs(ctx, user, s.release, []byte(user), job, holder, toInt4(l.Total), queues, limits, micros(reserve))
+	return s.queryJobs(ctx, user, s.release, []byte(user), job, holder, toInt4(l.Total), toInt4(l.OfOthers()), queues, limits, micros(reserve))
 }
 
 func (s *slots) Reserved(ctx context.Context, user string) ([]jobs.Job, error) {
@@ -151,6 +155,21 @@ func (s *slots) User(ctx context.Context, user string) (u jobs.Usage, err error)
 		}
 	}, s.user, []byte(user))
 	return u, err
+}
+
+func (s *slots) Taken(ctx context.Context, users []string) (all []jobs.Slot, err error) {
+	keys := make([][]byte, len(users))
+	for i, user := range users {
+		keys[i] = []byte(user)
+	}
+	var user, id, queue, holder []byte
+	var left int64 // in µs
+	err = s.queryEach(ctx, []any{&user, &id, &queue, &holder, &left}, func() {
+		job := jobs.Job{User: string(user), ID: string(id), Queue: string(queue)}
+		// A reserved slot has no holder, which is NULL.
+		all = append(all, jobs.Slot{Job: job, Holder: string(holder), Left: time.Duration(left) * time.Microsecond})
+	}, s.taken, keys)
+	return all, err
 }
 
 // queryJobs reads rows of a job and its queue.

@@ -26,6 +26,7 @@ func TestSlots(t *testing.T) {
 	}{
 		{"conformance", conformance},
 		{"no session is needed", needsNoSession},
+		{"conformance through PgBouncer in transaction mode", throughPgBouncer},
 		{"count then insert admits too many", countThenInsert},
 		{"lock and count in one statement admits too many", lockAndCount},
 		{"acquire does not", acquireDoesNot},
@@ -42,6 +43,7 @@ func TestSlots(t *testing.T) {
 		{"a schema that is up to date needs no rights", migrateWithoutRights},
 		{"a newer schema is left alone", migrateNewer},
 		{"a step that fails leaves nothing behind", migrateFails},
+		{"an older server is refused", migrateOldServer},
 		{"a schema's name that could end a string is refused", migrateBadName},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, dsn) })

@@ -33,7 +33,7 @@ func asynchronous(t *testing.T, dsn string) {
 	}
 	for _, step := range []struct{ sql, want string }{
 		{`BEGIN`, "on"},
-		{`SELECT @schema@.acquire('alice', 'a', 'q', 'h', 3, '{}', '{}', 1, true, 1)`, "off"},
+		{`SELECT @schema@.acquire('alice', 'a', 'q', 'h', 3, 3, '{}', '{}', 1, true, 1)`, "off"},
 		{`COMMIT`, "on"},
 	} {
 		if _, err := conn.Exec(ctx, in(schema, step.sql)); err != nil {
@@ -117,7 +117,7 @@ func pagesRead(t *testing.T, pool *pgxpool.Pool, schema string) int {
 	t.Helper()
 	exec(t, pool, in(schema, insertSlot+` VALUES ('alice', 'held', 'q', 'h', 'infinity', now(), 0) ON CONFLICT DO NOTHING`))
 	rows, err := pool.Query(context.Background(), in(schema,
-		`EXPLAIN (ANALYZE, BUFFERS) SELECT @schema@.acquire('alice', 'a', 'q', 'h', 1, '{}', '{}', 1, false, 1)`))
+		`EXPLAIN (ANALYZE, BUFFERS) SELECT @schema@.acquire('alice', 'a', 'q', 'h', 1, 1, '{}', '{}', 1, false, 1)`))
 	if err != nil {
 		t.Fatal(err)
 	}

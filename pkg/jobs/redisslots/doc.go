@@ -12,9 +12,12 @@
 //	sluice:jobs:{<n>}:line:<user>    zset  the parked: length of the queue, queue, order, job; all scores are 0, so those of a queue are together
 //	sluice:jobs:{<n>}:places:<user>  hash  j<job> → order, queue of a parked job; n → the last order
 //
-// n, from 100 to 115, is the user's shard. It is the hash tag: what one call touches is
+// n, from 100 to 115, is the user's shard: 100 and the first hexadecimal digit of the user's SHA-1.
+// Workers in other languages call the script as docs/jobs-contract.md says. It is the hash tag: what one call touches is
 // in one slot of Redis Cluster. Waiting asks all 16 shards at a time. Nothing is found
 // by SCAN or KEYS.
+//
+// Calls of one process that come up at the same time share round trips (pipeline.go).
 //
 // A call costs Redis the same however many users there are and jobs are parked. It
 // grows with the slots that the user has taken, and with the queues in which the user has

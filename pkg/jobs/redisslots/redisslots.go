@@ -2,13 +2,13 @@ package redisslots
 
 import (
 	"context"
+	"crypto/sha1"
 	_ "embed"
 	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
@@ -20,7 +20,7 @@ var source string
 var script = redis.NewScript(source)
 
 const (
-	// shards is the same in every process, for a user is to be in one of them.
+	// shards is the same in every process, for a user is to be in one of them: see shardOf.
 	shards = 16
 	// ttl is how long a user's slots are kept after they are over, and a user's line after
 	// the last call about that user.
@@ -31,9 +31,16 @@ const (
 
 // New returns Slots that are kept in Redis. The client remains the caller's, to
 // configure and to close. It may retry.
-func New(client redis.UniversalClient) jobs.Slots { return jobs.Checked(&slots{client}) }
+func New(client redis.UniversalClient) jobs.Slots {
+	s := &slots{client: client}
+	s.pipelines = newPipelines(s.sendAll)
+	return jobs.Checked(s)
+}
 
-type slots struct{ client redis.UniversalClient }
+type slots struct {
+	client    redis.UniversalClient
+	pipelines *pipelines // of calls for single users
+}
 
 func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease time.Duration, park bool) (jobs.Verdict, error) {
 	args := append(beginArguments("acquire"), c.ID, c.Holder, c.Queue, micros(lease), park, jobs.MaxParked)
@@ -154,6 +161,30 @@ func (s *slots) User(ctx context.Context, user string) (jobs.Usage, error) {
 	return s.usage(ctx, user, "user")
 }
 
+// Taken is one call for each user, all in one round trip.
+func (s *slots) Taken(ctx context.Context, users []string) (all []jobs.Slot, err error) {
+	calls := make([]call, len(users))
+	for i, user := range users {
+		calls[i] = call{userKeys(user), beginArguments("slots")}
+	}
+	replies, err := s.callAll(ctx, calls)
+	if err != nil {
+		return nil, err
+	}
+	for i, reply := range replies {
+		rows, err := reply.StringSlice()
+		if err != nil {
+			return nil, err
+		}
+		usage, err := readUsage(users[i], rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(append(all, usage.Held...), usage.Reserved...)
+	}
+	return all, nil
+}
+
 func (s *slots) usage(ctx context.Context, user, operation string) (jobs.Usage, error) {
 	reply, err := s.callForUser(ctx, user, beginArguments(operation)).StringSlice()
 	if err != nil {
@@ -170,39 +201,45 @@ type call struct {
 
 // callForUser calls the script for a user.
 func (s *slots) callForUser(ctx context.Context, user string, args []any) *redis.Cmd {
-	// Run sends the script along where Redis does not know it.
-	return script.Run(ctx, s.client, userKeys(user), args...)
+	return s.pipelines.call(ctx, call{userKeys(user), args})
 }
 
-// callAll makes calls in one round trip, and again those for which Redis did not know
-// the script.
+// callAll makes calls in one round trip, and returns the error of the first that failed.
 func (s *slots) callAll(ctx context.Context, calls []call) ([]*redis.Cmd, error) {
 	// A pipeline of nothing asks nobody, and must not pass for an answer after the context's end.
 	if len(calls) == 0 {
 		return nil, ctx.Err()
 	}
+	replies := s.sendAll(ctx, calls)
+	for _, reply := range replies {
+		if err := reply.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return replies, nil
+}
+
+// sendAll makes calls in one round trip, and again those for which Redis did not know
+// the script. Each reply has its own error.
+func (s *slots) sendAll(ctx context.Context, calls []call) []*redis.Cmd {
 	replies := make([]*redis.Cmd, len(calls))
 	pipe := s.client.Pipeline()
 	for i, c := range calls {
 		replies[i] = script.EvalSha(ctx, pipe, c.keys, c.args...)
 	}
-	// The error of the first call that failed. The others may have been done.
+	// The error of the first call that failed. The others may have been done. Of no call there is none.
 	_, failed := pipe.Exec(ctx)
 	for i, c := range calls {
 		err := replies[i].Err()
 		// Redis forgets its scripts when it restarts. A pipeline cannot send the script along where it is missing, as Run does for one call.
 		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 			replies[i] = script.Run(ctx, s.client, c.keys, c.args...)
-			err = replies[i].Err()
-		} else if err == nil && replies[i].Val() == nil {
+		} else if err == nil && replies[i].Val() == nil && failed != nil {
 			// Neither an answer nor an error: the call was not sent, because the connection broke before.
-			err = failed
-		}
-		if err != nil {
-			return nil, err
+			replies[i].SetErr(failed)
 		}
 	}
-	return replies, nil
+	return replies
 }
 
 // beginArguments begins a call's arguments.
@@ -213,7 +250,7 @@ func beginArguments(operation string) []any {
 
 // withLimits ends them. A queue's limit above the total is the total.
 func withLimits(args []any, l jobs.Limits) []any {
-	args = append(args, min(l.Total, most))
+	args = append(args, min(l.Total, most), min(l.OfOthers(), most))
 	for queue, n := range l.Queues {
 		// Redis' numbers are floating point, and exact only so far.
 		args = append(args, queue, min(n, l.Total, most))
@@ -227,8 +264,9 @@ func micros(d time.Duration) int64 {
 	return int64((min(d, 100*365*24*time.Hour) + time.Microsecond - 1) / time.Microsecond)
 }
 
-// shardOf is the same in all processes, whatever they are written in.
-func shardOf(user string) int { return int(xxhash.Sum64String(user) % shards) }
+// shardOf is the same in all processes, whatever they are written in: the first digit of the hexadecimal SHA-1, which every
+// language and shell has.
+func shardOf(user string) int { return int(sha1.Sum([]byte(user))[0] >> 4) }
 
 // hashTag names a shard in as many bytes as any other.
 func hashTag(shard int) string { return "{" + strconv.Itoa(shard+100) + "}" }

@@ -98,7 +98,7 @@ func TestKeysExpire(t *testing.T) {
 			}
 		}
 	}
-	const slot, line, places, waiting = "sluice:jobs:{109}:slots:alice", "sluice:jobs:{109}:line:alice", "sluice:jobs:{109}:places:alice", "sluice:jobs:{109}:waiting"
+	const slot, line, places, waiting = "sluice:jobs:{105}:slots:alice", "sluice:jobs:{105}:line:alice", "sluice:jobs:{105}:places:alice", "sluice:jobs:{105}:waiting"
 	acquire("1", most)
 	keys("held", most, slot)
 	acquire("2", time.Minute)
@@ -205,6 +205,7 @@ func TestRedisFails(t *testing.T) {
 		"read a user's reservations": func() error { _, err := slots.Reserved(ctx, "alice"); return err },
 		"forget a job":               func() error { return slots.Forget(ctx, c.Job) },
 		"read waiting users":         func() error { _, err := slots.Waiting(ctx, "", 1); return err },
+		"read users' slots":          func() error { _, err := slots.Taken(ctx, []string{"alice"}); return err },
 		"read a user's slots":        func() error { _, err := slots.User(ctx, "alice"); return err },
 	}
 	for what, call := range calls {

@@ -122,11 +122,12 @@ local function settle(queues)
   end
 end
 
--- limits are ARGV's from a place on: the total, then queue and limit by turns.
+-- limits are ARGV's from a place on: the total, that of each queue that is not named, then
+-- queue and limit by turns.
 local function limits(at)
-  local l, total = {}, tonumber(ARGV[at])
-  for i = at + 1, #ARGV, 2 do l[ARGV[i]] = tonumber(ARGV[i + 1]) end
-  return l, total
+  local total, others, l = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), {}
+  for i = at + 2, #ARGV, 2 do l[ARGV[i]] = tonumber(ARGV[i + 1]) end
+  return total, function(queue) return (used[queue] or 0) < (l[queue] or others) end
 end
 
 local run = {}
@@ -135,7 +136,7 @@ local run = {}
 -- -> granted, running, in the queue, place
 function run.acquire()
   local id, holder, queue, till = ARGV[4], ARGV[5], ARGV[6], now + ARGV[7]
-  local l, total = limits(10)
+  local total, room = limits(10)
   local function granted()
     put(id, 'h', till, 0, queue, holder)
     expire(slots, latest)
@@ -156,7 +157,6 @@ function run.acquire()
     local at, stands = place(id)
     if at then order, queue = at, stands end
   end
-  local function room(q) return (used[q] or 0) < (l[q] or total) end
   local gets = running < total and room(queue)
   for i = 1, gets and #first or 0 do
     gets = gets and ((order and first[i][2] >= order) or not room(first[i][1]))
@@ -188,7 +188,7 @@ end
 -- job ('' for none), holder, span of the reservations, limits
 -- -> job and queue by turns
 function run.release()
-  local id, l, total = ARGV[4], limits(7)
+  local id, total, room = ARGV[4], limits(7)
   local s = taken[id]
   if s and s[1] == 'h' and s[5] == ARGV[5] then free(id) end
 
@@ -197,7 +197,7 @@ function run.release()
   while #first > 0 and running < total do
     local best
     for _, head in ipairs(first) do
-      if (not best or head[2] < best[2]) and (used[head[1]] or 0) < (l[head[1]] or total) then best = head end
+      if (not best or head[2] < best[2]) and room(head[1]) then best = head end
     end
     if not best then break end
     unpark(best[3], best[2], best[1])

@@ -155,10 +155,11 @@ func refusedCalls(s *suite) {
 		{ofClaim + " forget", func(a *arguments) { a.claim.Queue = tooLong }},
 		{ofClaim, func(a *arguments) { a.claim.Holder = "" }},
 		{ofClaim, func(a *arguments) { a.claim.Holder = tooLong }},
-		{"reserve reserved usage", func(a *arguments) { a.user = "" }},
-		{"reserve reserved usage", func(a *arguments) { a.user = tooLong }},
+		{"reserve reserved usage taken", func(a *arguments) { a.user = "" }},
+		{"reserve reserved usage taken", func(a *arguments) { a.user = tooLong }},
 		{ofLimits, func(a *arguments) { a.limits.Total = 0 }},
 		{ofLimits, func(a *arguments) { a.limits.Total = -1 }},
+		{ofLimits, func(a *arguments) { a.limits.EachQueue = -1 }},
 		{ofLimits, func(a *arguments) { a.limits.Queues = map[string]int{"x": 0} }},
 		{ofLimits, func(a *arguments) { a.limits.Queues = map[string]int{tooLong: 1} }},
 		{ofLength, func(a *arguments) { a.length = 0 }},
@@ -174,7 +175,7 @@ func refusedCalls(s *suite) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	cancel()
 	good := arguments{newClaim("alice", "1", "q"), "alice", limitOf(9), short, "", 1}
-	s.wantErrors(ctx, good, ofLength+" forget reserved usage waiting", context.Canceled)
+	s.wantErrors(ctx, good, ofLength+" forget reserved usage taken waiting", context.Canceled)
 	s.playSteps("usage alice -> held alice:1@q; parked alice:2@q")
 }
 
@@ -198,6 +199,8 @@ func (s *suite) wantErrors(ctx context.Context, a arguments, calls string, want 
 			_, err = s.Slots.Reserved(ctx, a.user)
 		case "usage":
 			_, err = s.Slots.User(ctx, a.user)
+		case "taken":
+			_, err = s.Slots.Taken(ctx, []string{"alice", a.user})
 		case "waiting":
 			_, err = s.Slots.Waiting(ctx, a.after, a.page)
 		}

@@ -1,6 +1,7 @@
 package slotstest
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"math"
@@ -83,6 +84,14 @@ func (s *suite) callInWords(words []string) (answer string, err error) {
 		sortClaims(lost)
 		return joinTexts("", lost, s.claimText), err
 	}
+	if operation == "taken" {
+		users := make([]string, len(words))
+		for i, word := range words {
+			users[i] = s.names.realName(word)
+		}
+		slots, err := s.Slots.Taken(s.ctx, users)
+		return s.takenText(slots), err
+	}
 	claim, user := s.claimOf(words[0]), s.names.realName(words[0])
 	var reserved []jobs.Job
 	switch operation {
@@ -145,7 +154,8 @@ func (s *suite) claimOf(text string) jobs.Claim {
 
 func defaultHolder(job jobs.Job) string { return job.ID + "'s worker" }
 
-// limitsOf reads the total, and for each queue that has one the limit: 3,a=1,b=2.
+// limitsOf reads the total, and for each queue that has one the limit: 3,a=1,b=2. That of * is
+// of each queue that is not named.
 func (s *suite) limitsOf(text string) (limits jobs.Limits) {
 	limits.Queues = map[string]int{}
 	for i, part := range strings.Split(text, ",") {
@@ -160,6 +170,8 @@ func (s *suite) limitsOf(text string) (limits jobs.Limits) {
 		switch {
 		case err != nil || isQueue != (i > 0):
 			s.Fatalf("%q are not limits", text)
+		case queue == "*":
+			limits.EachQueue = n
 		case isQueue:
 			limits.Queues[s.names.realName(queue)] = n
 		default:
@@ -205,7 +217,7 @@ func (s *suite) usageText(usage jobs.Usage) string {
 		}
 		return s.jobText(slot.Job) + leftText(slot)
 	}
-	slices.SortFunc(usage.Held, func(a, b jobs.Slot) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortStableFunc(usage.Held, func(a, b jobs.Slot) int { return strings.Compare(a.ID, b.ID) })
 	var parts []string
 	for _, part := range []string{
 		joinTexts("held ", usage.Held, held), joinTexts("reserved ", usage.Reserved, reserved), joinTexts("parked ", usage.Parked, s.jobText),
@@ -218,6 +230,20 @@ func (s *suite) usageText(usage jobs.Usage) string {
 		return "nothing"
 	}
 	return strings.Join(parts, "; ")
+}
+
+// takenText is usageText of the slots of several users, which come in any order.
+func (s *suite) takenText(slots []jobs.Slot) string {
+	slices.SortFunc(slots, func(a, b jobs.Slot) int { return cmp.Or(strings.Compare(a.User, b.User), strings.Compare(a.ID, b.ID)) })
+	var usage jobs.Usage
+	for _, slot := range slots {
+		if slot.Holder == "" {
+			usage.Reserved = append(usage.Reserved, slot)
+		} else {
+			usage.Held = append(usage.Held, slot)
+		}
+	}
+	return s.usageText(usage)
 }
 
 // leftText is nothing for a time that may be left of a slot.

@@ -66,6 +66,7 @@ func (h *play) anyLimits() jobs.Limits {
 			l.Queues[""] = rapid.IntRange(1, 5).Draw(h.t, "unnamed")
 		}
 	}
+	l.EachQueue = rapid.IntRange(0, 3).Draw(h.t, "each queue")
 	return l
 }
 
@@ -124,6 +125,17 @@ func (h *play) readAll(*rapid.T) {
 			}
 		}
 		return u, err
+	})
+	// Beside somebody who has nothing.
+	compare(h, "Taken", func(slots jobs.Slots) ([]jobs.Slot, error) {
+		taken, err := slots.Taken(h.ctx, []string{h.prefix + "nobody", user})
+		slices.SortFunc(taken, func(a, b jobs.Slot) int { return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.ID, b.ID)) })
+		for i := range taken {
+			if h.Advance == nil {
+				taken[i].Left = 0
+			}
+		}
+		return taken, err
 	})
 	after, n := h.before, rapid.IntRange(1, 4).Draw(h.t, "page")
 	if rapid.Bool().Draw(h.t, "after a user") {

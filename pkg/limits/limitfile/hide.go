@@ -66,6 +66,11 @@ func hiddenSource(s *limits.Set, secrets *limits.Secrets) ([]byte, error) {
 	var out bytes.Buffer
 	// Users follow behind the rest, by key. Whoever parses it has no other files.
 	removeEntries(top, "users", "users_from")
+	// A queue has the user's name in it, which nobody could make of a key: workers that follow Redis
+	// know of those for tiers alone.
+	if workers := lookup(top, "workers"); workers != nil {
+		removeEntries(workers, workersForUsers)
+	}
 	// Free text of people, who may have written for whom the tier is.
 	for _, tier := range children(lookup(top, "tiers")) {
 		removeEntries(tier, "comment")

@@ -17,7 +17,7 @@ const maxServices = 256
 // client.go: at most 64 bytes), with the longest class, _scheduled, behind it.
 const (
 	servicePattern = `^[a-z0-9]+([_-][a-z0-9]+)*$`
-	maxService     = 64 - len("_scheduled")
+	maxService     = maxQueue - len("_scheduled")
 )
 
 var serviceForm = regexp.MustCompile(servicePattern)
@@ -92,21 +92,18 @@ func (f *file) readJobsQueues(j *limits.Jobs, at place, n *yaml.Node) {
 		services = append(services, q.Service)
 	}
 	for key, value := range f.eachEntry(n, at, "{analysis: 1}") {
-		if !f.isServiceName(key, at) {
+		every := key.Value == limits.All
+		if !every && !f.isServiceName(key, at) {
 			continue
 		}
 		// A file without queues may limit services that workers get from their environment.
-		if services != nil && !slices.Contains(services, key.Value) {
+		if !every && services != nil && !slices.Contains(services, key.Value) {
 			f.refuseUnknown(key, at, "service", services)
 			continue
 		}
 		most := 0
-		// Unlimited takes a service out of those with a limit, so that it has room for the total.
-		if jobCounts.read(f, &most, at.below(key.Value), value); most > 0 {
-			j.Queues[key.Value] = most
-		} else {
-			delete(j.Queues, key.Value)
-		}
+		jobCounts.read(f, &most, at.below(key.Value), value)
+		j.LimitQueue(key.Value, most)
 	}
 	// Of those of the tier as well, which is why the mapping alone cannot tell.
 	if len(j.Queues) > maxServices {
@@ -179,16 +176,21 @@ func jobsOver(j *limits.Jobs, name string, defaults limits.Jobs) limits.Jobs {
 		return known
 	}
 	out := *j
+	each, hasEach := out.Queues[limits.All]
+	switch {
 	// A tier that says the class or some queues alone says nothing of the total.
-	if out.Source == limits.Builtin {
+	case out.Source != limits.Builtin:
+	case out.Queues == nil:
+		out.Total, out.Queues = known.Total, known.Queues
+	// It stands in the place of the total: see LimitQueue.
+	case each == 0:
 		out.Total = known.Total
-		if out.Queues == nil {
-			out.Queues = known.Queues
+		// Nor does it say that there is none: what limits all queues of the default tier, be it
+		// the total or this, limits its own.
+		if inherited := known.Queues[limits.All]; inherited > 0 && !hasEach && len(out.Queues) > 0 {
+			out.Queues = maps.Clone(out.Queues)
+			out.Queues[limits.All] = inherited
 		}
-	}
-	// An empty map and none are the same from here on, and must be for limits to be shared.
-	if len(out.Queues) == 0 {
-		out.Queues = nil
 	}
 	if out.Class == "" {
 		out.Class = known.Class
@@ -200,7 +202,13 @@ func jobsOver(j *limits.Jobs, name string, defaults limits.Jobs) limits.Jobs {
 func jobsIn(j limits.Jobs, m limits.Mode) (out limits.Jobs, off []string) {
 	out = j
 	out.Mode = m
-	if len(j.Queues) == 0 {
+	// Who is lifted out of a limit for each queue has to be named. Without one, to be lifted is
+	// not to be named, and limits that are equal are to be shared.
+	out.Queues = maps.Clone(j.Queues)
+	maps.DeleteFunc(out.Queues, func(service string, n int) bool {
+		return n == 0 && (service == limits.All || j.Queues[limits.All] == 0)
+	})
+	if len(out.Queues) == 0 {
 		out.Queues = nil
 	}
 	// A dry run keeps the numbers, which people see; it limits nothing, because nobody counts jobs that would wait.
@@ -210,8 +218,13 @@ func jobsIn(j limits.Jobs, m limits.Mode) (out limits.Jobs, off []string) {
 	// What the file does not state cannot be off.
 	if j.Source != limits.Builtin && j.Total > 0 {
 		off = append(off, "jobs.total")
-		for service := range j.Queues {
-			off = append(off, "jobs.queues."+service)
+	}
+	// Beside a limit for each service nobody has to state the total.
+	if j.Source != limits.Builtin || out.Queues[limits.All] > 0 {
+		for service, n := range out.Queues {
+			if n > 0 {
+				off = append(off, "jobs.queues."+service)
+			}
 		}
 	}
 	out.Total, out.Queues = 0, nil

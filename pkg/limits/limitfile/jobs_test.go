@@ -1,6 +1,7 @@
 package limitfile
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -111,6 +112,46 @@ func TestEqualJobsAreShared(t *testing.T) {
 	}
 	if c := set.User("c").Jobs(); free.Jobs().Stated || !c.Stated || c.Total != 1 || c.Queues != nil {
 		t.Errorf("c has %+v, and free %+v, want the same, but stated", c, free.Jobs())
+	}
+}
+
+// TestQueueClass: a user's own workers come before the tier's, class by class.
+func TestQueueClass(t *testing.T) {
+	set := mustParse(t, `version: 1
+default_tier: free
+tiers: {free: {}, pro: {}, pro_plus: {}}
+workers: {free: {scheduled: 1}, pro_plus: {priority: 9, scheduled: 2}, users: {alice: {priority: 1}, "7": {default: 1}}}
+`)
+	for _, tt := range []struct{ class, tier, user, want string }{
+		{"priority", "pro_plus", "bob", "priority-pro-plus"},
+		{"scheduled", "pro_plus", "bob", "scheduled-pro-plus"},
+		{"default", "pro_plus", "bob", "default"},
+		{"priority", "pro", "bob", "priority"},
+		{"priority", "pro_plus", "alice", "priority-user-alice"},
+		{"scheduled", "pro_plus", "alice", "scheduled-pro-plus"},
+		{"priority", "pro", "alice", "priority-user-alice"},
+		{"default", "free", "alice", "default"},
+		{"scheduled", "free", "alice", "scheduled-free"},
+		{"default", "free", "7", "default-user-7"},
+		{"default", "", "", "default"},
+		{"priority", "alice", "pro_plus", "priority"},
+		{"", "pro_plus", "alice", ""},
+	} {
+		if got := set.QueueClass(tt.class, tt.tier, tt.user); got != tt.want {
+			t.Errorf("QueueClass(%q, %q, %q) = %q, want %q", tt.class, tt.tier, tt.user, got, tt.want)
+		}
+	}
+}
+
+// TestTooManyDedicated: each is a queue more of each service.
+func TestTooManyDedicated(t *testing.T) {
+	users := ""
+	for i := range maxDedicated + 1 {
+		users += fmt.Sprintf("u%d: {default: 1}, ", i)
+	}
+	_, err := Parse("f", []byte("version: 1\ndefault_tier: free\ntiers: {free: {}}\nworkers: {users: {"+users+"}}"))
+	if want := "f:4:10: workers has 65 tiers and users; at most 64 are possible"; err == nil || err.Error() != want {
+		t.Errorf("Parse = %v, want %s", err, want)
 	}
 }
 

@@ -42,6 +42,12 @@ func Parse(name string, data []byte) (*limits.Set, error) {
 	return parseHidden(name, data, nil, nil)
 }
 
+// ParseHidden is Parse for the Source of a set that Hide has made, where its secrets are
+// known: Key and Keys of the Set take names.
+func ParseHidden(name string, data []byte, secrets *limits.Secrets) (*limits.Set, error) {
+	return parseHidden(name, data, secrets, nil)
+}
+
 // parseHidden is Parse for the hidden form of a set (see Hide).
 func parseHidden(name string, data []byte, secrets *limits.Secrets, named *limits.Set) (*limits.Set, error) {
 	f := parseSources(name, data, secrets, named)

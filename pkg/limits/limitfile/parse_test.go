@@ -62,6 +62,7 @@ func TestExamples(t *testing.T) {
 		{"../../../config/examples/s3.yaml", "standard", 3, 3},
 		{"../../../config/examples/api.yaml", "free", 4, 6},
 		{"../../../config/examples/jobs.yaml", "free", 5, 6},
+		{"../../../config/examples/tenants.yaml", "free", 3, 3},
 	} {
 		t.Run(filepath.Base(tt.path), func(t *testing.T) {
 			set, err := Load(tt.path)
@@ -79,7 +80,7 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	shipped := append(glob(t, "../../../config/*.yaml"), glob(t, "../../../config/examples/*.yaml")...)
-	if len(shipped) != 4 {
+	if len(shipped) != 5 {
 		t.Errorf("config has %v, want each of them in this test", shipped)
 	}
 }
@@ -105,9 +106,9 @@ func TestParseGenerated(t *testing.T) {
 		{"more items than memory is for", head + "users:\n" + strings.Repeat("- a\n", maxParts),
 			"f:1:1: the file has about 8000007 values; at most 8000000 are possible, not counting users in files of users_from whose names end with .txt"},
 		{"alias bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n" + head,
-			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 2 more)\n" +
-				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 2 more)\n" +
-				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 2 more)"},
+			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 3 more)\n" +
+				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 3 more)\n" +
+				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 3 more)"},
 		{"tier name of 101 bytes", "version: 1\ndefault_tier: a\ntiers: {a: {}, " + strings.Repeat("b", 101) + ": {}}",
 			`f:3:16: the tier name "` + strings.Repeat("b", 60) + `"… is not usable; write 1 to 100 bytes without control characters, and no ~ or @ in front`},
 	} {
@@ -335,6 +336,9 @@ func print(s *limits.Set) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "version %s, default tier %s\n", s.Version(), s.DefaultTier())
 	together := limitsTogether(s)
+	for _, d := range s.Dedicated() { // which hidden sets do not have
+		fmt.Fprintf(&b, "workers: %+v\n", d)
+	}
 	printRules(&b, s, s.Exempt(), together)
 	for at := s; ; at = at.At(at.Expires()) {
 		for name := range at.UserNames() {

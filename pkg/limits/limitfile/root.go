@@ -11,7 +11,7 @@ import (
 
 // The fields of a limit file, and of one of its users_from, as errors list them.
 var (
-	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "users_from", "endpoints", "classes", "exempt", "queues", "failed_auth", "per_address"}
+	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "users_from", "endpoints", "classes", "exempt", "queues", "workers", "failed_auth", "per_address"}
 	usersFileFields = []string{"version", "users"}
 )
 
@@ -38,6 +38,7 @@ func (f *file) readRoot(root *yaml.Node) {
 	read("failed_auth", f.readFailedAuth)
 	read("per_address", f.readPerAddress)
 	f.readTiersAndDefaults(root, said)
+	read("workers", f.readDedicated)
 	read("exempt", f.readExempt)
 	read("users_from", f.readUsersFrom)
 	read("users", f.readUsers)

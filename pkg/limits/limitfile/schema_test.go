@@ -66,6 +66,7 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 		{"per_address", s.Properties["per_address"].Properties, perAddressFields.names()},
 		{"jobs", tier["jobs"].AnyOf[2].Properties, jobsFields.names()},
 		{"workers", s.Properties["queues"].AdditionalProperties.AnyOf[0].Properties, workersFields.names()},
+		{"dedicated workers", s.Properties["workers"].AdditionalProperties.Properties, dedicatedFields.names()},
 		{"a match", s.Defs["match"].Properties, matchFields.names()},
 	} {
 		got := slices.Sorted(maps.Keys(tt.properties))
@@ -80,8 +81,9 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 func TestSchemaRefusesOtherFields(t *testing.T) {
 	var walk func(path string, s *schema)
 	walk = func(path string, s *schema) {
-		if s.Properties != nil && (s.AdditionalProperties == nil || s.AdditionalProperties.Not == nil) {
-			t.Errorf("%s: additionalProperties = %v, want false", path, s.AdditionalProperties)
+		// False, or what others there may be: workers has users, beside any names of tiers.
+		if a := s.AdditionalProperties; s.Properties != nil && (a == nil || a.Not == nil && a.Type == "") {
+			t.Errorf("%s: additionalProperties = %v, want false, or a type", path, s.AdditionalProperties)
 		}
 		for name, p := range s.Properties {
 			if p.Ref == "" && (p.Title == "" || p.Description == "") {
@@ -108,6 +110,7 @@ var blind = map[string]string{
 	"bad-duplicate.yaml":            "a name is there twice",
 	"bad-several-documents.yaml":    "a schema sees one document",
 	"bad-jobs-service.yaml":         "which services there are",
+	"bad-workers-others.yaml":       "which tiers and services there are",
 	"bad-default-tier-unknown.yaml": "which tiers there are",
 	"bad-only-comments.yaml":        "there is no document",
 	"bad-anonymous-tier.yaml":       "which tiers there are",
@@ -199,6 +202,10 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		"jobs.queues.x":   `{jobs: {queues: {x: %s}}}`,
 		"jobs.services":   `{jobs: {queues: {%s: 1}}}`,
 		"jobs.class":      `{jobs: {class: %s}}`,
+		"workers":         "{}}\nworkers: {a: %s",
+		"workers.users":   "{}}\nworkers: {users: {b: %s}",
+		"workers.name":    "{}}\nworkers: {users: {%s: {default: 2}}",
+		"workers.number":  "{}}\nworkers: {a: {default: %s}",
 		"queues":          "{}}\nqueues: {x: %s",
 		"queues.services": "{}}\nqueues: {%s: [3, 2, 1]",
 		"queues.default":  "{}}\nqueues: {x: {priority: 1, default: %s, scheduled: 0}",
@@ -230,12 +237,12 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		}),
 		rapid.SampledFrom([]string{"unlimited", "refuse", "Unlimited", "1TiB", "wait", "true", "null", "[1]", "{}", "{GET: 1}", "{up: 1}", `"refuse"`, "1.5", `""`, "free",
 			"enforce", "dry-run", "off", "Enforce", "{second: 5}", "{second: 5, burst: 1}", "{burst: 1}", "{minute: 5, mode: off}", "2026-12-01", `"2026-12-31T23:59:59.5+02:00"`, "2026-13-01", "2026-12-01T24:00:00Z",
-			"GET", "list-type", "a=b", "/", "/a", "/a*", "/a*b", `"/a b"`, `"/a?"`, "X-Y", `" x"`, `"*"`, "priority", "default", "scheduled", "a-b_c", "30/min", "1/s", "0/hour", "01/s", "5/minute", "1000000000/hour", "1000000001/hour", "/min", "3/", "-1/s", "{requests: 5}", "{concurrent: unlimited}", "a--b", "a_", "[3, 2, 1]", "[3, 2]", "[3, 2, 1.5]", "{3, 2, 1}", "{3, 2}", "{3, 2, 10001}", "{priority: 1, default: 0, scheduled: 2}", "{priority: 1, default: 0}", "{total: 3}", `"a b"`, `"~"`}),
+			"GET", "list-type", "a=b", "/", "/a", "/a*", "/a*b", `"/a b"`, `"/a?"`, "X-Y", `" x"`, `"*"`, "priority", "default", "scheduled", "a-b_c", "30/min", "1/s", "0/hour", "01/s", "5/minute", "1000000000/hour", "1000000001/hour", "/min", "3/", "-1/s", "{requests: 5}", "{concurrent: unlimited}", "a--b", "a_", "[3, 2, 1]", "[3, 2]", "[3, 2, 1.5]", "{3, 2, 1}", "{3, 2}", "{3, 2, 10001}", "{priority: 1, default: 0, scheduled: 2}", "{priority: 1, default: 0}", "{default: 1, scheduled: 2}", "{total: 3}", `"a b"`, `"~"`}),
 	)
 	rapid.Check(t, func(t *rapid.T) {
 		field := rapid.SampledFrom(names).Draw(t, "field")
 		value := values.Draw(t, "value")
-		if strings.HasSuffix(field, ".services") && (value == "true" || value == "null") {
+		if (strings.HasSuffix(field, ".services") || field == "workers.name") && (value == "true" || value == "null") {
 			value = strconv.Quote(value) // as a key it is text to JSON, and not to Parse
 		}
 		source := "version: 1\ndefault_tier: a\ntiers: {a: " + fmt.Sprintf(fields[field], value) + "}\n"

@@ -78,6 +78,7 @@ func schemaFile() *schema {
 				"The names of the frontends that have limits of their own, in which users are counted apart.", []string{"uploads", "api"}),
 			"classes": schemaClasses(),
 			"queues":  schemaQueues(),
+			"workers": schemaDedicated(),
 			"exempt":  schemaExempt(),
 			"failed_auth": {
 				Title: "Failed authentication", Description: "At each HAProxy: how many answers 401 or 403 of the origin a client's address (IPv6: its /64) may cause before it is refused. HAProxy must be written (sluice haproxy) and reloaded to know it.",
@@ -252,20 +253,40 @@ func schemaQueues() *schema {
 	}
 }
 
+// schemaDedicated describes the workers that tiers and users have for themselves.
+func schemaDedicated() *schema {
+	dedicated := func() *schema {
+		properties := map[string]*schema{}
+		for _, class := range dedicatedFields.names() {
+			properties[class] = &schema{Title: "Workers of the " + class + " queues", Description: "A whole number from 1; left out, these jobs go to the queues of everybody.", Type: "integer", Minimum: number(1), Maximum: number(limits.MaxWorkers), Examples: []any{10}}
+		}
+		return &schema{Type: "object", MinProperties: jsonschema.Ptr(1), AdditionalProperties: nothing(), Properties: properties}
+	}
+	return &schema{
+		Title: "Dedicated workers", Description: "How many workers a process has, in the queues of each service, for the jobs of a tier alone, or, under users, of a user alone. A name is of a-z and 0-9, with single _ or - between them.",
+		Type: "object", PropertyNames: &schema{Pattern: dedicatedPattern},
+		AdditionalProperties: dedicated(),
+		Properties: map[string]*schema{
+			workersForUsers: {Title: "Users", Description: "The same of users, by name.", Type: "object", PropertyNames: &schema{Pattern: dedicatedPattern}, AdditionalProperties: dedicated()},
+		},
+		Examples: []any{json.RawMessage(`{"enterprise":{"priority":10},"users":{"alice":{"default":2}}}`)},
+	}
+}
+
 // schemaJobs describes the limits of a tier's or a user's background jobs.
 func schemaJobs() *schema {
-	total := count("Total", "Of a user's jobs, so many run at a time, over all queues: a whole number from 1, or unlimited. If nothing is said: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others as in the default tier.", limits.MaxJobs, 3)
+	total := count("Total", "Of a user's jobs, so many run at a time, over all queues: a whole number from 1, or unlimited. If nothing is said: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others as in the default tier; but none beside a limit for each service (queues: {\"*\": 1}).", limits.MaxJobs, 3)
 	return &schema{
 		Title: "Background jobs", Description: "How many of a user's jobs run at a time: a whole number from 1, a mapping, or unlimited. More wait, and never fail.",
 		AnyOf: append(total.CloneSchemas().AnyOf, &schema{Type: "object", AdditionalProperties: nothing(), Properties: map[string]*schema{
 			"total": total,
 			"queues": {
-				Title: "Jobs in the queues of services", Description: "Of the total, so many run at a time in the queues of a service. Of one that is not named, as many as the total. unlimited lifts them all.",
+				Title: "Jobs in the queues of services", Description: `So many run at a time in the queues of a service, and with "*" in those of each service that is not named; without it, as many as the total. unlimited lifts one, or all.`,
 				AnyOf: []*schema{
-					{Type: "object", MaxProperties: jsonschema.Ptr(maxServices), PropertyNames: serviceNames(), AdditionalProperties: &schema{AnyOf: total.CloneSchemas().AnyOf}},
+					{Type: "object", MaxProperties: jsonschema.Ptr(maxServices), PropertyNames: &schema{AnyOf: []*schema{serviceNames(), {Const: jsonschema.Ptr[any](limits.All)}}}, AdditionalProperties: &schema{AnyOf: total.CloneSchemas().AnyOf}},
 					{Type: "string", Pattern: unlimitedPattern},
 				},
-				Examples: []any{json.RawMessage(`{"analysis":1}`), unlimited},
+				Examples: []any{json.RawMessage(`{"analysis":1}`), json.RawMessage(`{"*":1,"analysis":2}`), unlimited},
 			},
 			"class": {
 				Title: "Class of the queues", Description: "Which queues the jobs go to. If nothing is said: priority in tiers named pro, pro_plus and enterprise, else default.",

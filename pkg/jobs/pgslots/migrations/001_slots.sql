@@ -74,10 +74,11 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
     SELECT hashtextextended(encode(u, 'hex'), '@schema@.slots'::regclass::oid::bigint)
 $$;
 
--- limit_of is how many of a user's jobs may run in a queue: ns are the limits of qs.
-CREATE FUNCTION @schema@.limit_of(q bytea, total int, qs bytea[], ns int[]) RETURNS int
+-- limit_of is how many of a user's jobs may run in a queue: ns are the limits of qs, and others
+-- is that of each other queue.
+CREATE FUNCTION @schema@.limit_of(q bytea, others int, qs bytea[], ns int[]) RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT coalesce(ns[array_position(qs, q)], total)
+    SELECT coalesce(ns[array_position(qs, q)], others)
 $$;
 
 -- count_line notes that n more jobs of a user are parked.
@@ -111,7 +112,7 @@ $$;
 
 -- Durations are in microseconds.
 
-CREATE FUNCTION @schema@.acquire(u bytea, j bytea, q bytea, h bytea, total int, qs bytea[], ns int[],
+CREATE FUNCTION @schema@.acquire(u bytea, j bytea, q bytea, h bytea, total int, others int, qs bytea[], ns int[],
     lease bigint, park boolean, most int,
     OUT granted boolean, OUT running int, OUT in_queue int, OUT place int)
 LANGUAGE plpgsql AS $$
@@ -152,13 +153,13 @@ BEGIN
         RETURN;
     END IF;
 
-    granted := running < total AND in_queue < @schema@.limit_of(at, total, qs, ns);
+    granted := running < total AND in_queue < @schema@.limit_of(at, others, qs, ns);
     IF granted AND line > 0 THEN -- unless somebody before it could use the slot
         granted := NOT EXISTS (
             SELECT FROM @schema@.heads(u) AS f
             WHERE (mine IS NULL OR f.place < mine)
             AND (SELECT count(*) FROM @schema@.slots s WHERE s.key = u AND s.queue = f.queue)
-                < @schema@.limit_of(f.queue, total, qs, ns));
+                < @schema@.limit_of(f.queue, others, qs, ns));
     END IF;
     IF granted THEN
         IF mine IS NOT NULL THEN
@@ -203,7 +204,7 @@ END $$;
 
 -- release frees a slot, unless its holder or job is NULL, and then reserves those that
 -- are free for the jobs of the line, and returns these in their order.
-CREATE FUNCTION @schema@.release(u bytea, j bytea, h bytea, total int, qs bytea[], ns int[], reserve bigint)
+CREATE FUNCTION @schema@.release(u bytea, j bytea, h bytea, total int, others int, qs bytea[], ns int[], reserve bigint)
 RETURNS TABLE (handed bytea, handed_queue bytea)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -230,7 +231,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT l.place, l.queue, l.job FROM @schema@.line l WHERE l.key = u AND l.queue = f.queue
             ORDER BY l.place
-            LIMIT greatest(0, @schema@.limit_of(f.queue, total, qs, ns)
+            LIMIT greatest(0, @schema@.limit_of(f.queue, others, qs, ns)
                 - (SELECT count(*) FROM @schema@.slots s WHERE s.key = u AND s.queue = f.queue))
         ) AS l
         ORDER BY l.place

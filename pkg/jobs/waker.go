@@ -1,39 +1,31 @@
-package riverqos
+package jobs
 
 import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 const (
-	// maxWakeRetries bounds the jobs of a process that wait until River has written that they
-	// are scheduled. The sweep wakes those beyond.
+	// maxWakeRetries bounds the jobs of a process that wait until their queue has written that
+	// they wait. The sweep wakes those beyond.
 	maxWakeRetries = 10_000
 	// wakeRetryFor is how long a process tries to wake a job; after that the sweep does. River
-	// writes within 250 ms, unless it is in trouble.
+	// writes within 250 ms, and other queues at once, unless they are in trouble.
 	wakeRetryFor = 2 * time.Second
-	// wakeRetryInterval is the time between two tries, each of which is one statement for all
+	// wakeRetryInterval is the time between two tries, each of which is one call for all
 	// jobs. Most are written within some milliseconds.
 	wakeRetryInterval = 25 * time.Millisecond
 )
 
 // waker makes jobs available to workers when slots have been reserved for them.
 type waker struct {
-	*resources
-	// wakeJobs is store.wakeJobs, but in tests.
-	wakeJobs func(ctx context.Context, ids []int64) (map[int64]wakeResult, error)
-	retries  wakeRetries
-}
-
-func newWaker(shared *resources) *waker {
-	return &waker{resources: shared, wakeJobs: shared.store.wakeJobs}
+	*runnerParts
+	retries wakeRetries
 }
 
 // wakeReserved makes jobs available for which slots are reserved.
-func (w *waker) wakeReserved(ctx context.Context, reserved []jobs.Job) {
+func (w *waker) wakeReserved(ctx context.Context, reserved []Job) {
 	if len(reserved) == 0 {
 		return
 	}
@@ -46,48 +38,51 @@ func (w *waker) wakeReserved(ctx context.Context, reserved []jobs.Job) {
 	w.tryWake(ctx, tries)
 }
 
-// tryWake tries to wake jobs, and plans another try for those that River has not written yet.
+// tryWake tries to wake jobs, and plans another try for those that the queue has not written yet.
 func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
 	defer cancel()
 	// Again for the jobs that get the slots of those that are gone.
 	for len(tries) > 0 {
-		var ids []int64
-		ours := tries[:0:0]
-		for _, try := range tries {
-			// Jobs of other namespaces are in other databases, which have wakers of their own.
-			if id, ok := w.names.riverID(try.job); ok {
-				ids, ours = append(ids, id), append(ours, try)
-			}
+		ids := make([]string, len(tries))
+		for i, try := range tries {
+			ids[i] = try.job.ID
 		}
-		results, err := w.wakeJobs(ctx, ids)
+		results, err := w.cfg.Queue.Wake(ctx, ids)
 		if err != nil {
-			w.metrics.Wakes.WithLabelValues("error").Add(float64(len(ours)))
+			w.metrics.Wakes.WithLabelValues("error").Add(float64(len(tries)))
 			w.failures.report("wake", "jobs with a reserved slot could not be made available yet", err)
-			// The statement may have been done, but a job that is available already takes no harm.
-			w.retries.planRetries(ours, time.Now())
+			// It may have been done, but a job that is available already takes no harm.
+			w.retries.planRetries(tries, time.Now())
 			return
 		}
-		var unwritten []wakeTry
-		tries = nil
-		for i, try := range ours {
-			result := results[ids[i]]
-			w.metrics.Wakes.WithLabelValues(result.String()).Inc()
+		var unwritten, next []wakeTry
+		for _, try := range tries {
+			result := results[try.job.ID]
+			w.countWake(result)
 			switch result {
-			// River writes some milliseconds after the worker has refused the job.
-			case wakeEarly:
+			// The queue writes some milliseconds after the worker has refused the job.
+			case WakeEarly:
 				unwritten = append(unwritten, try)
 			// Nobody would take the slot until the reservation lapses.
-			case wakeGone:
-				tries = append(tries, w.passOn(ctx, try)...)
+			case WakeGone:
+				next = append(next, w.passOn(ctx, try)...)
 			}
 		}
+		tries = next
 		w.retries.planRetries(unwritten, time.Now())
 	}
 }
 
+// countWake counts a result. Jobs of other queues are not this one's to count.
+func (r *runnerParts) countWake(result WakeResult) {
+	if result != WakeForeign {
+		r.metrics.Wakes.WithLabelValues(result.String()).Inc()
+	}
+}
+
 // reserveFree reserves a user's free slots, and counts them.
-func (r *resources) reserveFree(ctx context.Context, user string, limits jobs.Limits) ([]jobs.Job, error) {
+func (r *runnerParts) reserveFree(ctx context.Context, user string, limits Limits) ([]Job, error) {
 	reserved, err := r.cfg.Slots.ReserveFree(ctx, user, limits, r.cfg.Reserve)
 	r.metrics.Reserved.Add(float64(len(reserved)))
 	return reserved, err
@@ -101,7 +96,7 @@ func (w *waker) passOn(ctx context.Context, gone wakeTry) (next []wakeTry) {
 		return nil
 	}
 	user := gone.job.User
-	reserved, err := w.reserveFree(ctx, user, w.tiers.budget().tierOf(ctx, user).Limits)
+	reserved, err := w.reserveFree(ctx, user, w.tiers.budget(w.cfg.TierTimeout).Tier(ctx, user).Limits)
 	if err != nil {
 		w.failures.report("reserve", "a slot could not be reserved for the next job", err)
 		return nil
@@ -123,7 +118,7 @@ func (w *waker) runRetries(ctx context.Context) {
 
 // wakeTry is a try to wake a job, which is not tried again after giveUp.
 type wakeTry struct {
-	job    jobs.Job
+	job    Job
 	giveUp time.Time
 }
 

@@ -1,4 +1,4 @@
-package riverqos
+package jobs
 
 import (
 	"context"
@@ -9,24 +9,22 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-
-	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 // unsureSlots may forget who has a slot, and not answer to Renew.
 type unsureSlots struct {
-	jobs.Slots
+	Slots
 	silent atomic.Bool
 }
 
-func (s *unsureSlots) forget(t *testing.T, claim jobs.Claim) {
+func (s *unsureSlots) forget(t *testing.T, claim Claim) {
 	t.Helper()
-	if _, err := s.Release(t.Context(), claim, jobs.Limits{Total: 1}, time.Hour); err != nil {
+	if _, err := s.Release(t.Context(), claim, Limits{Total: 1}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (s *unsureSlots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) ([]jobs.Claim, error) {
+func (s *unsureSlots) Renew(ctx context.Context, claims []Claim, lease time.Duration) ([]Claim, error) {
 	if s.silent.Load() {
 		return nil, errors.New("no answer")
 	}
@@ -34,7 +32,7 @@ func (s *unsureSlots) Renew(ctx context.Context, claims []jobs.Claim, lease time
 }
 
 func TestLeases(t *testing.T) {
-	one, claim := jobs.Limits{Total: 1}, claimOf("ann", "app.1", "a")
+	one, claim := Limits{Total: 1}, claimOf("ann", "app.1", "a")
 	for _, c := range []struct {
 		name   string
 		after  func(t *testing.T, slots *unsureSlots) // happens when a job has run for a second
@@ -65,20 +63,20 @@ func TestLeases(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				slots := &unsureSlots{Slots: jobs.NewMemory(nil)}
-				shared := sharedOf(slots)
-				leases := &leases{resources: shared, releaser: &releaser{resources: shared}}
+				slots := &unsureSlots{Slots: NewMemory(nil)}
+				runner := newTestRunner(t, RunnerConfig{Slots: slots, Queue: noQueue{}})
+				leases := runner.leases
 				running, stop := context.WithCancel(t.Context())
 				defer stop()
 				go leases.runRenewals(running)
 
-				if verdict, err := slots.Acquire(t.Context(), claim, one, shared.cfg.Lease, false); err != nil || !verdict.Granted {
+				if verdict, err := slots.Acquire(t.Context(), claim, one, runner.cfg.Lease, false); err != nil || !verdict.Granted {
 					t.Fatalf("Acquire() = %+v, %v, want it granted", verdict, err)
 				}
 				began := time.Now()
 				job, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
-				leases.addLease(&lease{claim: claim, limits: one, until: began.Add(shared.cfg.Lease), cancel: cancel})
+				leases.addLease(&lease{claim: claim, limits: one, until: began.Add(runner.cfg.Lease), cancel: cancel})
 				time.Sleep(time.Second)
 				c.after(t, slots)
 
@@ -94,7 +92,7 @@ func TestLeases(t *testing.T) {
 				if lostIn != c.lostIn {
 					t.Errorf("the job lost its slot after %v, want %v", lostIn, c.lostIn)
 				}
-				lost := testutil.ToFloat64(shared.metrics.Lost)
+				lost := testutil.ToFloat64(runner.metrics.Lost)
 				if want := map[bool]float64{true: 0, false: 1}[c.lostIn == 0]; lost != want {
 					t.Errorf("%v leases are counted as lost, want %v", lost, want)
 				}

@@ -1,11 +1,10 @@
-package riverqos
+package jobs
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
-
-	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 const (
@@ -14,38 +13,32 @@ const (
 	finishTimeout = 5 * time.Second
 	// releaseInterval is the time between two tries to give slots back.
 	releaseInterval = time.Second / 2
+	// maxUnreleased bounds the slots that a process tries to give back. Those beyond are free
+	// when their leases are over.
+	maxUnreleased = 10_000
 	// lastReleaseTimeout bounds the try to give slots back when Run ends. A slot that is not
 	// given back then is free when its lease is over.
 	lastReleaseTimeout = time.Second
 )
 
-// claimedAttempt is an attempt at a job that has claimed a slot of its user.
-type claimedAttempt struct {
-	attempt
-	claim      jobs.Claim
-	tier       jobs.Tier
-	queue      string    // name of River's queue; the claim has the service
-	leaseUntil time.Time // when the lease of a slot that was not given back is over
-}
+var errUnreleased = fmt.Errorf("%d slots could not be given back yet", maxUnreleased)
 
 // releaser gives slots back when attempts end, and what became free to the next jobs.
 type releaser struct {
-	*resources
+	*runnerParts
 	waker *waker
-	gate  *gate
 
 	mu         sync.Mutex
-	unreleased []claimedAttempt // whose release failed
+	unreleased []claimed // whose release failed
 }
 
-// finish gives a slot back, wakes the jobs that got it, and lets another through the
-// gate.
-func (r *releaser) finish(ctx context.Context, ended claimedAttempt) {
+// finish gives a slot back, and wakes the jobs that got it.
+func (r *releaser) finish(ctx context.Context, ended claimed) {
 	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
 	defer cancel()
 	// The limits may have changed while the job ran, and the slot goes to the next job by
 	// those of now. Without an answer the old ones are the best that is known.
-	if tier, ok := r.tiers.budget().askTier(ctx, ended.claim.User); ok {
+	if tier, ok := r.tiers.budget(r.cfg.TierTimeout).askTier(ctx, ended.claim.User); ok {
 		ended.tier = tier
 	}
 	// The worker does not wait for Slots that do not answer: it has other jobs to run.
@@ -55,7 +48,7 @@ func (r *releaser) finish(ctx context.Context, ended claimedAttempt) {
 }
 
 // release reports whether the slot was given back.
-func (r *releaser) release(ctx context.Context, ended claimedAttempt) bool {
+func (r *releaser) release(ctx context.Context, ended claimed) bool {
 	reserved, err := r.cfg.Slots.Release(ctx, ended.claim, ended.tier.Limits, r.cfg.Reserve)
 	if err != nil {
 		r.failures.report("release", "a slot could not be given back yet", err)
@@ -63,18 +56,22 @@ func (r *releaser) release(ctx context.Context, ended claimedAttempt) bool {
 	}
 	r.metrics.Reserved.Add(float64(len(reserved)))
 	r.waker.wakeReserved(ctx, reserved)
-	// Only now: the jobs that were woken count as before those that the gate lets in.
-	if !r.cfg.Ungated {
-		r.gate.replaceEnded(ctx, ended)
+	// Only now: the jobs that were woken come before those that an adapter lets in.
+	if ended.Released != nil {
+		ended.Released(ctx, ended.tier.Limits)
 	}
 	return true
 }
 
 // releaseLater has the loop give a slot back.
-func (r *releaser) releaseLater(ended claimedAttempt) {
+func (r *releaser) releaseLater(ended claimed) {
 	ended.leaseUntil = time.Now().Add(r.cfg.Lease)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(r.unreleased) >= maxUnreleased {
+		r.failures.report("release", "a slot is left to its lease, because too many are to be given back", errUnreleased)
+		return
+	}
 	r.unreleased = append(r.unreleased, ended)
 }
 

@@ -1,4 +1,4 @@
-package jobs
+package workerapi
 
 import "time"
 
@@ -6,6 +6,7 @@ import "time"
 // answer to GET /jobs/{id}, which sluice explain --job shows.
 type Why struct {
 	ID          int64     `json:"id"`
+	Database    string    `json:"database"` // as in a UserList: ids of two databases are of two jobs
 	Kind        string    `json:"kind"`
 	Queue       string    `json:"queue"`
 	State       string    `json:"state"` // the job queue's, or parked or gated
@@ -17,8 +18,9 @@ type Why struct {
 	User    string         `json:"user,omitempty"` // the key of the limit file; "" is a job without a user
 	Tier    string         `json:"tier,omitempty"`
 	Service string         `json:"service,omitempty"`
-	Max     int            `json:"max,omitempty"`    // jobs of the user at a time; Unlimited if there is no such limit
-	Queues  map[string]int `json:"queues,omitempty"` // the same in each service's queues
+	Max     int            `json:"max,omitempty"`    // jobs of the user at a time; jobs.Unlimited if there is no such limit
+	Queues  map[string]int `json:"queues,omitempty"` // the same in the queues of these services
+	Each    int            `json:"each,omitempty"`   // the same in those of each other service; 0 if there is no such limit
 
 	Running  []string `json:"running,omitempty"`  // jobs that have the user's slots
 	Reserved []string `json:"reserved,omitempty"` // jobs that slots are reserved for

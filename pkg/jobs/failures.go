@@ -1,9 +1,11 @@
-package riverqos
+package jobs
 
 import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // logInterval is the least time between two log lines of the same operation.
@@ -11,8 +13,8 @@ const logInterval = 10 * time.Second
 
 // failureLog counts failures, and keeps those that repeat from filling the log.
 type failureLog struct {
-	log     *slog.Logger
-	metrics *metrics
+	log    *slog.Logger
+	errors *prometheus.CounterVec // by operation
 
 	mu   sync.Mutex
 	last map[string]time.Time // when one was logged, by operation
@@ -20,7 +22,7 @@ type failureLog struct {
 
 // report counts a failure, and logs it once in a while.
 func (l *failureLog) report(operation, message string, err error) {
-	l.metrics.Errors.WithLabelValues(operation).Inc()
+	l.errors.WithLabelValues(operation).Inc()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()

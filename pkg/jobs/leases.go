@@ -1,12 +1,10 @@
-package riverqos
+package jobs
 
 import (
 	"context"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 // renewBatch bounds the claims of one call of Renew.
@@ -15,8 +13,8 @@ const renewBatch = 500
 // lease is the lease of the slot of a job that runs in this process. The lock of leases
 // guards the fields that change.
 type lease struct {
-	claim  jobs.Claim
-	limits jobs.Limits
+	claim  Claim
+	limits Limits
 	until  time.Time // until when the lease surely lasts
 	timer  *time.Timer
 	cancel context.CancelCauseFunc
@@ -25,7 +23,7 @@ type lease struct {
 // leases keep the slots of the jobs that run in this process, and end the jobs whose slots
 // are lost.
 type leases struct {
-	*resources
+	*runnerParts
 	releaser *releaser
 
 	mu       sync.Mutex
@@ -37,9 +35,6 @@ type leases struct {
 func (l *leases) addLease(held *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.byHolder == nil {
-		l.byHolder = map[string]*lease{}
-	}
 	l.byHolder[held.claim.Holder] = held
 	held.timer = time.AfterFunc(time.Until(held.until), func() {
 		if l.removeEnded(held) {
@@ -79,10 +74,10 @@ func (l *leases) remove(holder string) bool {
 	return true
 }
 
-func (l *leases) claims() []jobs.Claim {
+func (l *leases) claims() []Claim {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	claims := make([]jobs.Claim, 0, len(l.byHolder))
+	claims := make([]Claim, 0, len(l.byHolder))
 	for _, held := range l.byHolder {
 		claims = append(claims, held.claim)
 	}
@@ -90,7 +85,7 @@ func (l *leases) claims() []jobs.Claim {
 }
 
 // prolong notes that the leases of claims were renewed.
-func (l *leases) prolong(claims []jobs.Claim, until time.Time) {
+func (l *leases) prolong(claims []Claim, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, claim := range claims {
@@ -140,7 +135,7 @@ func (l *leases) renewAll(ctx context.Context) bool {
 	return all
 }
 
-func (l *leases) renewClaims(ctx context.Context, claims []jobs.Claim) bool {
+func (l *leases) renewClaims(ctx context.Context, claims []Claim) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Lease/4)
 	defer cancel()
 	// The lease begins when the Slots hear this, which is not earlier.
@@ -192,10 +187,10 @@ func (l *leases) regain(ctx context.Context, held *lease) bool {
 	if err != nil || !verdict.Granted {
 		return false
 	}
-	l.prolong([]jobs.Claim{held.claim}, asked.Add(l.cfg.Lease))
+	l.prolong([]Claim{held.claim}, asked.Add(l.cfg.Lease))
 	// The job ended meanwhile, gave back the slot it had lost, and nobody gives this one back.
 	if l.leaseOf(held.claim.Holder) == nil {
-		l.releaser.releaseLater(claimedAttempt{claim: held.claim, tier: jobs.Tier{Limits: held.limits}})
+		l.releaser.releaseLater(claimed{claim: held.claim, tier: Tier{Limits: held.limits}})
 	}
 	return true
 }

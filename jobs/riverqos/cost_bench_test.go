@@ -1,0 +1,313 @@
+package riverqos_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/jobs/riverqos"
+	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
+	"github.com/sluice-qos/sluice/pkg/jobs/redisslots"
+)
+
+const (
+	costQueue   = "cost_default"
+	costRounds  = 3
+	costInserts = 200   // one by one, in a slice
+	costJobs    = 1_000 // run in a slice, four of each user
+)
+
+// costTiers have five slots for the users whose jobs are measured, and one for those who wait.
+type costTiers struct{}
+
+func (costTiers) Tier(_ context.Context, user string) (jobs.Tier, error) {
+	if strings.HasPrefix(user, "waits") {
+		return jobs.Tier{Name: "free", Class: jobs.Default, Limits: jobs.Limits{Total: 1}}, nil
+	}
+	return jobs.Tier{Name: "enterprise", Class: jobs.Default, Limits: jobs.Limits{Total: 5}}, nil
+}
+
+// costs is River with and without fairness, in turn, on one database.
+type costs struct {
+	testing.TB
+	pool  *pgxpool.Pool
+	slots jobs.Slots
+	fair  *riverqos.Fairness
+	done  atomic.Int64 // jobs of any user who does not wait
+	users int          // who have inserted
+}
+
+// slotsFor makes the slots of a back end.
+func slotsFor(b *testing.B, backend, dsn string) jobs.Slots {
+	b.Helper()
+	switch backend {
+	case "redis":
+		_, addr := proctest.Redis(b)
+		return redisslots.New(redisOf(addr, ""))
+	case "postgres":
+		config, err := pgxpool.ParseConfig(dsn)
+		if err != nil {
+			b.Fatal(err)
+		}
+		config.MaxConns = 8
+		pool, err := pgxpool.NewWithConfig(b.Context(), config)
+		if err == nil {
+			err = pgslots.Migrate(b.Context(), pool, "")
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(pool.Close)
+		return pgslots.New(pool, "")
+	}
+	return jobs.NewMemory(nil)
+}
+
+func newCosts(b *testing.B, backend string) *costs {
+	b.Helper()
+	pool, dsn := fresh(b)
+	c := &costs{TB: b, pool: pool, slots: slotsFor(b, backend, dsn)}
+	var err error
+	if c.fair, err = riverqos.New(riverqos.Config{Pool: pool, Slots: c.slots, Tiers: costTiers{}, User: riverqos.FromArgs("user")}); err != nil {
+		b.Fatal(err)
+	}
+	return c
+}
+
+// client is River's, with fairness or without.
+func (c *costs) client(fair bool) *river.Client[pgx.Tx] {
+	c.Helper()
+	workers := river.NewWorkers()
+	river.AddWorker(workers, river.WorkFunc(func(_ context.Context, job *river.Job[task]) error {
+		if !strings.HasPrefix(job.Args.User, "waits") {
+			c.done.Add(1)
+		}
+		return nil
+	}))
+	config := &river.Config{
+		Queues: map[string]river.QueueConfig{costQueue: {MaxWorkers: 200}}, Workers: workers,
+		FetchCooldown: 5 * time.Millisecond, FetchPollInterval: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler), TestOnly: true,
+	}
+	if fair {
+		config.Middleware = c.fair.Middleware()
+	}
+	client, err := river.NewClient(riverpgxv5.New(c.pool), config)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return client
+}
+
+// runFair runs fairness until the function that it returns is called.
+func (c *costs) runFair() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = c.fair.Run(ctx) })
+	return func() { cancel(); running.Wait() }
+}
+
+// work starts a client, and stops it when so many jobs are done.
+func (c *costs) work(client *river.Client[pgx.Tx], until func() error) time.Duration {
+	c.Helper()
+	began := time.Now()
+	if err := client.Start(context.Background()); err != nil {
+		c.Fatal(err)
+	}
+	if err := proctest.Poll(5*time.Minute, until); err != nil {
+		c.Fatal(err)
+	}
+	took := time.Since(began)
+	if err := client.Stop(context.Background()); err != nil {
+		c.Fatal(err)
+	}
+	return took
+}
+
+func (c *costs) insert(client *river.Client[pgx.Tx], users []string) {
+	c.Helper()
+	for chunk := range slices.Chunk(users, 2_000) {
+		params := make([]river.InsertManyParams, len(chunk))
+		for i, user := range chunk {
+			params[i] = river.InsertManyParams{Args: task{User: user}, InsertOpts: &river.InsertOpts{Queue: costQueue}}
+		}
+		if _, err := client.InsertManyFast(context.Background(), params); err != nil {
+			c.Fatal(err)
+		}
+	}
+}
+
+// wait has users wait for a slot that somebody holds: each has a parked job and a gated one.
+func (c *costs) wait(n int) {
+	c.Helper()
+	var users []string
+	for i := range n {
+		user := fmt.Sprintf("waits-%05d", i)
+		users = append(users, user, user)
+		held := jobs.Claim{Job: jobs.Job{User: user, ID: "held"}, Holder: "another program"}
+		if v, err := c.slots.Acquire(context.Background(), held, jobs.Limits{Total: 1}, time.Hour, false); err != nil || !v.Granted {
+			c.Fatalf("Acquire = %+v, %v", v, err)
+		}
+	}
+	client := c.client(true)
+	c.insert(client, users)
+	c.work(client, func() error {
+		var parked int
+		err := c.pool.QueryRow(context.Background(), "SELECT count(*) FROM river_job WHERE metadata->>'sluice:wait' = 'parked'").Scan(&parked)
+		if err == nil && parked != n {
+			err = fmt.Errorf("%d jobs are parked, want %d", parked, n)
+		}
+		return err
+	})
+}
+
+// insertOneByOne returns how long inserts took in ms.
+func (c *costs) insertOneByOne(client *river.Client[pgx.Tx]) (took []float64) {
+	c.Helper()
+	for range costInserts {
+		c.users++
+		began := time.Now()
+		if _, err := client.Insert(context.Background(), task{User: fmt.Sprint("one-", c.users)}, &river.InsertOpts{Queue: costQueue}); err != nil {
+			c.Fatal(err)
+		}
+		took = append(took, time.Since(began).Seconds()*1000)
+	}
+	return took
+}
+
+// slice inserts and runs jobs, and returns how long each insert and all jobs took.
+func (c *costs) slice(fair bool) (inserts []float64, took time.Duration) {
+	c.Helper()
+	if fair {
+		defer c.runFair()()
+	}
+	client := c.client(fair)
+	inserts = c.insertOneByOne(client)
+	var users []string
+	for i := range costJobs {
+		if i%4 == 0 {
+			c.users++
+		}
+		users = append(users, fmt.Sprint("four-", c.users))
+	}
+	c.insert(client, users)
+	want := c.done.Load() + costJobs + costInserts
+	took = c.work(client, func() error {
+		if done := c.done.Load(); done != want {
+			return fmt.Errorf("%d jobs are done, want %d", done, want)
+		}
+		return nil
+	})
+	return inserts, took
+}
+
+// BenchmarkCost is what fairness costs an insert, and the throughput of jobs that do nothing: by
+// where the slots are, and by how many users wait for a slot. With and without take turns.
+func BenchmarkCost(b *testing.B) {
+	for _, backend := range []string{"memory", "redis", "postgres"} {
+		for _, waiting := range []int{1, 100, 10_000} {
+			b.Run(fmt.Sprintf("%s/%d", backend, waiting), func(b *testing.B) {
+				for b.Loop() {
+					c := newCosts(b, backend)
+					c.wait(waiting)
+					var inserts [2][]float64
+					var took [2][]float64
+					for round := range costRounds {
+						for turn := range 2 {
+							fair := (round + turn) % 2
+							ins, run := c.slice(fair == 1)
+							inserts[fair], took[fair] = append(inserts[fair], ins...), append(took[fair], run.Seconds())
+						}
+					}
+					for fair, name := range []string{"without", "with"} {
+						slices.Sort(inserts[fair])
+						slices.Sort(took[fair])
+						b.ReportMetric(at(inserts[fair], 50), "insert-ms/"+name)
+						b.ReportMetric((costJobs+costInserts)/at(took[fair], 50), "jobs/s/"+name)
+					}
+					b.ReportMetric(at(inserts[1], 50)-at(inserts[0], 50), "insert-ms/more")
+					b.ReportMetric(100*at(took[0], 50)/at(took[1], 50), "%/throughput")
+					b.ReportMetric(0, "ns/op")
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkManyParked is how long other users' jobs wait, and how long a sweep takes, while so many
+// jobs of one user wait for a slot.
+func BenchmarkManyParked(b *testing.B) {
+	for _, waiting := range []int{1_000, 100_000} {
+		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
+			for b.Loop() {
+				c := newCosts(b, "postgres")
+				c.wait(1)
+				client := c.client(true)
+				c.insert(client, slices.Repeat([]string{"waits-00000"}, waiting))
+				if _, err := c.pool.Exec(context.Background(), "ANALYZE river_job"); err != nil {
+					b.Fatal(err)
+				}
+				var sweeps []float64
+				for range 20 {
+					began := time.Now()
+					if err := c.fair.SweepOnce(context.Background()); err != nil {
+						b.Fatal(err)
+					}
+					sweeps = append(sweeps, time.Since(began).Seconds()*1000)
+				}
+				stop := c.runFair()
+				if err := client.Start(context.Background()); err != nil {
+					b.Fatal(err)
+				}
+				for range 100 {
+					c.users++
+					// As in BenchmarkBehindAThousand.
+					<-time.After(120*time.Millisecond + rand.N(100*time.Millisecond))
+					if _, err := client.Insert(context.Background(), task{User: fmt.Sprint("other-", c.users)}, &river.InsertOpts{Queue: costQueue}); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if err := proctest.Poll(time.Minute, func() error {
+					if done := c.done.Load(); done != 100 {
+						return fmt.Errorf("%d jobs are done, want 100", done)
+					}
+					return nil
+				}); err != nil {
+					b.Fatal(err)
+				}
+				if err := client.Stop(context.Background()); err != nil {
+					b.Fatal(err)
+				}
+				stop()
+				rows, err := c.pool.Query(context.Background(), `SELECT extract(epoch FROM attempted_at - created_at)::float8 * 1000
+					FROM river_job WHERE metadata->>'sluice:user' LIKE 'other-%' ORDER BY 1`)
+				if err != nil {
+					b.Fatal(err)
+				}
+				waits, err := pgx.CollectRows(rows, pgx.RowTo[float64])
+				if err != nil {
+					b.Fatal(err)
+				}
+				slices.Sort(sweeps)
+				b.ReportMetric(at(waits, 50), "p50-ms")
+				b.ReportMetric(at(waits, 95), "p95-ms")
+				b.ReportMetric(at(waits, 100), "max-ms")
+				b.ReportMetric(at(sweeps, 50), "sweep-ms")
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+	}
+}

@@ -1,0 +1,176 @@
+package riverqos_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/jobs/riverqos"
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+// In the plain mode a job over the limit sleeps 30 s and up to 10 s more, as docs/jobs.md says.
+// It is what River is told, and what it writes.
+func TestAJobOverTheLimitSleepsForAsLongAsIsDocumented(t *testing.T) {
+	t.Parallel() // it mostly waits
+	byDefault, err := jobs.FromEnv(func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name          string
+		least, jitter time.Duration // of the configuration
+		from, to      time.Duration
+	}{
+		{"the zero configuration", 0, 0, 30 * time.Second, 40 * time.Second},
+		{"the environment's, of which nothing is set", byDefault.Snooze, byDefault.Jitter, 30 * time.Second, 40 * time.Second},
+		{"numbers of one's own", 2 * time.Minute, time.Second, 120 * time.Second, 121 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			const sleeping = 60
+			var mu sync.Mutex
+			var told []time.Duration
+			r := start(t, ungated, func(cfg *riverqos.Config, rc *river.Config) {
+				cfg.Mode, cfg.Snooze, cfg.SnoozeJitter = riverqos.Snooze, c.least, c.jitter
+				rc.Queues["slow_default"] = river.QueueConfig{MaxWorkers: 2 * sleeping}
+				rc.Middleware = []rivertype.Middleware{river.WorkerMiddlewareFunc(func(ctx context.Context, _ *rivertype.JobRow, doInner func(context.Context) error) error {
+					err := doInner(ctx)
+					if snooze := new(river.JobSnoozeError); errors.As(err, &snooze) {
+						mu.Lock()
+						defer mu.Unlock()
+						told = append(told, snooze.Duration)
+					}
+					return err
+				})}
+			})
+			r.insert(1+sleeping, task{User: "ann", Do: "hang"}, "slow_default")
+			proctest.Eventually(t, "all but one sleep", func() error {
+				if got := r.states(); got["scheduled"] != sleeping || got["running"] != 1 {
+					return fmt.Errorf("states are %v, want %d scheduled and 1 running", got, sleeping)
+				}
+				return nil
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			shortest, longest := slices.Min(told), slices.Max(told)
+			if len(told) != sleeping || shortest < c.from || longest > c.to {
+				t.Errorf("River was told of %d sleeps from %v to %v, want %d from %v to %v", len(told), shortest, longest, sleeping, c.from, c.to)
+			}
+			// All of the jitter is in use. That none of sixty is in a third of it happens once in ten billion times.
+			if third := (c.to - c.from) / 3; shortest > c.from+third || longest < c.to-third {
+				t.Errorf("the sleeps are from %v to %v, want them all over %v to %v", shortest, longest, c.from, c.to)
+			}
+			var others int
+			err := r.pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE state = 'scheduled'
+				AND scheduled_at NOT BETWEEN attempted_at + make_interval(secs => $1) AND now() + make_interval(secs => $2)`, c.from.Seconds(), c.to.Seconds()).Scan(&others)
+			if err != nil || others != 0 {
+				t.Errorf("%d jobs are scheduled for another time, %v, want none", others, err)
+			}
+			close(r.gate("hang"))
+		})
+	}
+}
+
+// 24 jobs of four users, one of each tier that there is without a limit file: of none more run at
+// a time than docs/jobs.md says, 1, 3, 3 and 5, and so many do, although those with the most slots
+// came first; a user's jobs come in their order; and all end, without having spent an attempt more.
+func TestTwentyFourJobsOfFourUsers(t *testing.T) {
+	t.Parallel() // it mostly waits
+
+	// And fred, whom nobody knows.
+	tierOf := map[string]string{"emma": "enterprise", "petra": "pro_plus", "paul": "pro"}
+	tiers := jobs.NamedTiers{Record: jobs.NameFunc(func(_ context.Context, user string) (string, error) { return tierOf[user], nil }).Record}
+	users := []struct {
+		name  string
+		limit int
+	}{{"emma", 5}, {"petra", 3}, {"paul", 3}, {"fred", 1}}
+	for _, c := range []struct {
+		name    string
+		options []option
+		ordered bool
+	}{
+		{"through the gate", nil, true},
+		{"parked and woken", []option{ungated}, false},
+		{"asleep meanwhile", []option{ungated, snoozing}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, append(c.options, func(cfg *riverqos.Config, rc *river.Config) {
+				cfg.Tiers = tiers
+				// Workers for all that may run, so that only the limits hold jobs back.
+				rc.Queues = map[string]river.QueueConfig{"slow_priority": {MaxWorkers: 18}, "slow_default": {MaxWorkers: 6}}
+			})...)
+			const each = 6
+			var all []int64
+			ids := map[string][]int64{}
+			for _, u := range users {
+				queue := r.fair.Route(t.Context(), u.name, "slow", false).Queue
+				for i := range each {
+					do := "hang"
+					if i >= u.limit {
+						do = "brief" // behind those that hang
+					}
+					ids[u.name] = append(ids[u.name], r.insert(1, task{User: u.name, Do: do}, queue)...)
+				}
+				all = append(all, ids[u.name]...)
+			}
+			if len(all) != 24 {
+				t.Fatalf("%d jobs, want 24", len(all))
+			}
+			for _, u := range users {
+				r.runs(u.name, u.limit) // of all four at once: those that hang fill the limits in the end
+			}
+			if c.ordered {
+				for _, u := range users {
+					if got, want := r.idsOf("state = 'running'", u.name, "id"), ids[u.name][:u.limit]; !slices.Equal(got, want) {
+						t.Errorf("of %s's jobs %v run, want the first, %v", u.name, got, want)
+					}
+				}
+			}
+			close(r.gate("hang"))
+			r.finished(all)
+			for _, u := range users {
+				r.atMost(u.name, u.limit)
+			}
+			if n := r.spent(); n != 1 {
+				t.Errorf("a job spent %d attempts, want 1", n)
+			}
+			if c.ordered {
+				proctest.Eventually(t, "River has written that all ended", func() error {
+					if got := r.states()["completed"]; got != 24 {
+						return fmt.Errorf("%d jobs are completed, want 24", got)
+					}
+					return nil
+				})
+				// With one slot the order in which they end is the order in which they ran.
+				if got := r.idsOf("state = 'completed'", "fred", "finalized_at"); !slices.Equal(got, ids["fred"]) {
+					t.Errorf("fred's jobs ran in the order %v, want %v", got, ids["fred"])
+				}
+			}
+		})
+	}
+}
+
+// idsOf are the jobs of a user for which a condition holds.
+func (r *rig) idsOf(condition, user, order string) []int64 {
+	r.Helper()
+	rows, err := r.pool.Query(context.Background(), "SELECT id FROM river_job WHERE "+condition+" AND args->>'user' = $1 ORDER BY "+order, user)
+	if err != nil {
+		r.Fatal(err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		r.Fatal(err)
+	}
+	return ids
+}

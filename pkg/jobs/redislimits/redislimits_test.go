@@ -1,0 +1,302 @@
+package redislimits_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/redislimits"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
+)
+
+const (
+	fileLimits      = "version: 1\ndefault_tier: free\ntiers: {free: {jobs: 2}}\n"
+	publishedLimits = "version: 1\ndefault_tier: free\ntiers: {free: {jobs: 3}, pro: {jobs: 7}}\nusers: {paula: pro}\n"
+)
+
+// follower is a worker that follows what a polygen publishes in a real Redis.
+type follower struct {
+	testing.TB
+	redis  *proctest.Process
+	addr   string
+	bus    *bus.Bus // the polygen's
+	limits *redislimits.Limits
+	tiers  jobs.FileTiers
+	reg    *prometheus.Registry
+	log    *safeBuffer
+}
+
+// safeBuffer is written by a logger while a test reads it.
+type safeBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
+
+func follow(t *testing.T, secrets *limits.Secrets) *follower {
+	t.Helper()
+	f := &follower{TB: t, addr: proctest.FreeAddr(t), reg: prometheus.NewPedanticRegistry(), log: &safeBuffer{}}
+	f.startRedis()
+	var err error
+	if f.bus, err = bus.Open(bus.Options{Addresses: []string{f.addr}, Username: "sluice-polygen", Password: "sluice-polygen", Timeout: proctest.Patience}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.bus.Close() })
+	client := redis.NewClient(&redis.Options{Addr: f.addr, Username: "sluice-jobs", Password: "sluice-jobs", ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	file := parse(t, fileLimits)
+	f.limits = redislimits.New(client, redislimits.Config{
+		File: func() *limits.Set { return file }, Secrets: secrets, Registry: f.reg, Logger: slog.New(slog.NewTextHandler(f.log, nil)),
+	})
+	f.tiers = jobs.FileTiers{Set: f.limits.Set}
+	return f
+}
+
+func (f *follower) startRedis() {
+	f.redis = proctest.RedisAt(f, f.addr, "--aclfile", proctest.RedisUsers(f))
+}
+
+// run follows until the test ends.
+func (f *follower) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- f.limits.Run(ctx) }()
+	f.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			f.Errorf("Run() = %v", err)
+		}
+	})
+}
+
+func (f *follower) publish(set *limits.Set) {
+	f.Helper()
+	if err := f.bus.PublishLimits(f.Context(), set.Version(), set.Source()); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// may waits until a user may run so many jobs.
+func (f *follower) may(user string, total int) {
+	f.Helper()
+	proctest.Eventually(f, "the limit of "+user, func() error {
+		if got := f.total(user); got != total {
+			return fmt.Errorf("%d jobs, want %d", got, total)
+		}
+		return nil
+	})
+}
+
+func (f *follower) total(user string) int {
+	f.Helper()
+	tier, err := f.tiers.Tier(f.Context(), user)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return tier.Limits.Total
+}
+
+// counts waits until a reason is counted, and returns how often.
+func (f *follower) counts(reason string, above float64) (n float64) {
+	f.Helper()
+	proctest.Eventually(f, "errors for the reason "+reason, func() error {
+		if n = f.value("sluice_jobs_limits_errors_total", reason); n <= above {
+			return fmt.Errorf("%v, want more than %v", n, above)
+		}
+		return nil
+	})
+	return n
+}
+
+func (f *follower) value(name, reason string) (v float64) {
+	f.Helper()
+	families, err := f.reg.Gather()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == name && (len(m.GetLabel()) == 0 || m.GetLabel()[0].GetValue() == reason) {
+				v += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return v
+}
+
+func parse(t testing.TB, text string) *limits.Set {
+	t.Helper()
+	set, err := limitfile.Parse("limits.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// byHand is a set with an override of a user's jobs.
+func byHand(t testing.TB, set *limits.Set, user string, until time.Time) *limits.Set {
+	t.Helper()
+	with, refused := limitfile.WithOverrides(set, []limits.Override{{User: set.Key(user), Limits: []byte(`{"jobs":10}`), Reason: "launch", Since: time.Now(), Until: until}})
+	if len(refused) > 0 {
+		t.Fatal(refused)
+	}
+	return with
+}
+
+// The file counts until something is published, and what was published counts from then on, whatever becomes of
+// Redis. Overrides end by the clock.
+func TestFollow(t *testing.T) {
+	f := follow(t, nil)
+	if got := f.total("ann"); got != 2 {
+		t.Errorf("before Run a user may run %d jobs, want the 2 of the file", got)
+	}
+	f.run()
+	f.counts("missing", 0)
+	if got := f.total("ann"); got != 2 {
+		t.Errorf("with nothing published a user may run %d jobs, want the 2 of the file", got)
+	}
+	if got := f.value("sluice_jobs_limits_success_timestamp_seconds", ""); got != 0 {
+		t.Errorf("the last success is at %v, want none", got)
+	}
+	set := parse(t, publishedLimits)
+	f.publish(set)
+	f.may("ann", 3)
+	f.may("paula", 7)
+	f.publish(byHand(t, set, "ann", time.Now().Add(time.Hour)))
+	f.may("ann", 10)
+
+	f.redis.Stop()
+	f.counts("redis", 0)
+	if got := f.total("ann"); got != 10 {
+		t.Errorf("without Redis a user may run %d jobs, want the 10 of before", got)
+	}
+	f.startRedis() // empty
+	f.counts("missing", f.value("sluice_jobs_limits_errors_total", "missing"))
+	if got := f.total("ann"); got != 10 {
+		t.Errorf("with an empty Redis a user may run %d jobs, want the 10 of before", got)
+	}
+	// It ends though nobody publishes that it has.
+	f.publish(byHand(t, set, "ann", time.Now().Add(2*time.Second)))
+	f.may("ann", 3)
+	f.publish(set)
+	f.may("ann", 3)
+	for _, want := range []string{
+		`level=WARN msg="the published limits could not be read: those of before count" from_file=true error="read limits: no limits are published" failures=1`,
+		`level=INFO msg="limits in force" version=` + set.Version() + ` users=1 overrides=0`,
+		`level=INFO msg="the published limits can be read again" version=`,
+	} {
+		if !strings.Contains(f.log.String(), want) {
+			t.Errorf("the log lacks %q:\n%s", want, f.log)
+		}
+	}
+	if got := f.value("sluice_jobs_limits_success_timestamp_seconds", ""); time.Since(time.Unix(int64(got), 0)) > proctest.Patience {
+		t.Errorf("the last success is at %v, want now", got)
+	}
+}
+
+// What cannot be understood changes nothing.
+func TestDamagedLimits(t *testing.T) {
+	f := follow(t, nil)
+	set := parse(t, publishedLimits)
+	f.publish(set)
+	f.run()
+	f.may("ann", 3)
+	ctx := t.Context()
+	if err := f.bus.PublishLimits(ctx, "newer", []byte("version: 2\n")); err != nil {
+		t.Fatal(err)
+	}
+	f.counts("invalid", 0)
+	owner := redis.NewClient(&redis.Options{Addr: f.addr})
+	defer owner.Close()
+	if err := owner.HSet(ctx, "sluice:limits", "version", "damaged", "head", "1 x").Err(); err != nil {
+		t.Fatal(err)
+	}
+	f.counts("checksum", 0)
+	if got := f.total("ann"); got != 3 {
+		t.Errorf("with damaged limits a user may run %d jobs, want the 3 of before", got)
+	}
+	f.publish(byHand(t, set, "ann", time.Now().Add(time.Hour)))
+	f.may("ann", 10)
+}
+
+func secretsOf(t *testing.T, lines ...string) *limits.Secrets {
+	t.Helper()
+	secrets, err := limits.ParseSecrets([]byte(strings.Join(lines, "\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return secrets
+}
+
+// Where polygen hides names, a worker with the secret knows users by their names, and one without
+// it keeps to the file rather than to give everybody the default tier.
+func TestHiddenNames(t *testing.T) {
+	const (
+		older = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+		newer = "MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI="
+	)
+	hidden, err := limitfile.Hide(parse(t, publishedLimits), secretsOf(t, newer, older))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := byHand(t, hidden, "ann", time.Now().Add(time.Hour))
+	for name, secrets := range map[string]*limits.Secrets{"current": secretsOf(t, newer, older), "previous": secretsOf(t, older)} {
+		t.Run(name, func(t *testing.T) {
+			f := follow(t, secrets)
+			f.publish(set)
+			f.run()
+			f.may("paula", 7)
+			if name == "current" { // polygen sets it under the keys of all secrets, and byHand under the current one's
+				f.may("ann", 10)
+			}
+			f.may("zoe", 3)
+		})
+	}
+	for name, secrets := range map[string]*limits.Secrets{"none": nil, "another": secretsOf(t, "c2x1aWNlc2x1aWNlc2x1aWNlc2x1aWNlc2x1aWNlc2w=")} {
+		t.Run(name, func(t *testing.T) {
+			f := follow(t, secrets)
+			f.publish(set)
+			f.run()
+			f.counts("hidden", 0)
+			if got := f.total("paula"); got != 2 {
+				t.Errorf("without the secret a user may run %d jobs, want the 2 of the file", got)
+			}
+			if !strings.Contains(f.log.String(), redislimits.ErrHidden.Error()) {
+				t.Errorf("the log does not say why:\n%s", f.log)
+			}
+		})
+	}
+}
+
+func TestMetricsAreWellNamed(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	redislimits.New(nil, redislimits.Config{Registry: reg})
+	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+		t.Error(errors.Join(err, fmt.Errorf("%v", problems)))
+	}
+}

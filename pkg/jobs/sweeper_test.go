@@ -1,0 +1,311 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+func (r *Runner) sweeps(result string) float64 {
+	return testutil.ToFloat64(r.metrics.Sweeps.WithLabelValues(result))
+}
+
+// park has a job of a user run and another one wait.
+func park(t *testing.T, slots Slots, user string) {
+	t.Helper()
+	for _, job := range []string{"runs", "waits"} {
+		if _, err := slots.Acquire(t.Context(), claimOf(user, user+"."+job, job), Limits{Total: 1}, time.Minute, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// One process sweeps; when it ends another one does at once, and when it is killed after
+// less time than a reservation lasts.
+func TestOneProcessSweepsAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := NewMemory(nil)
+		ended := 0
+		a := newTestRunner(t, RunnerConfig{Slots: slots, Queue: noQueue{}, AfterSweeps: func() { ended++ }})
+		b := newTestRunner(t, RunnerConfig{Slots: slots, Queue: noQueue{}})
+		stopA := runs(t, a)
+		time.Sleep(10 * time.Millisecond)
+		runs(t, b)
+		time.Sleep(10 * time.Second)
+		if got := b.sweeps("done"); got != 0 || a.sweeps("done") < 9 {
+			t.Errorf("%v sweeps of the second process and %v of the first in 10 s, want 0 and one a second", got, a.sweeps("done"))
+		}
+		stopA()
+		if ended != 1 {
+			t.Errorf("AfterSweeps was called %d times, want 1", ended)
+		}
+		time.Sleep(1100 * time.Millisecond)
+		if b.sweeps("done") == 0 {
+			t.Error("nobody sweeps a second after the end of who did")
+		}
+		if b.sweeps("error") != 0 || a.sweeps("error") != 0 {
+			t.Error("a sweep failed")
+		}
+		// A process that was killed holds the turn until its lease ends.
+		c := newTestRunner(t, RunnerConfig{Slots: NewMemory(nil), Queue: noQueue{}})
+		if granted, err := (&sweeper{runnerParts: c.runnerParts, process: "killed"}).turn().take(t.Context()); err != nil || !granted {
+			t.Fatalf("take() = %v, %v, want the turn", granted, err)
+		}
+		runs(t, c)
+		time.Sleep(turnLease - time.Millisecond)
+		if got := c.sweeps("done"); got != 0 {
+			t.Errorf("%v sweeps while another process has the turn, want 0", got)
+		}
+		time.Sleep(time.Second + time.Millisecond)
+		if c.sweeps("done") == 0 {
+			t.Errorf("nobody sweeps %v after a process was killed that did, want less than a reservation of %v", turnLease+time.Second, c.cfg.Reserve)
+		}
+	})
+}
+
+// slowWaiting are Slots whose Waiting takes a while.
+type slowWaiting struct {
+	Slots
+	takes time.Duration
+}
+
+func (s slowWaiting) Waiting(ctx context.Context, after string, n int) ([]string, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(s.takes):
+	}
+	return s.Slots.Waiting(ctx, after, n)
+}
+
+// However long a sweep takes, the turn is kept.
+func TestTheTurnIsKeptDuringASweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := NewMemory(nil)
+		a := newTestRunner(t, RunnerConfig{Slots: slowWaiting{slots, time.Minute}, Queue: noQueue{}, AnswerTimeout: time.Hour})
+		runs(t, a)
+		time.Sleep(10 * time.Millisecond)
+		b := newTestRunner(t, RunnerConfig{Slots: slots, Queue: noQueue{}})
+		runs(t, b)
+		time.Sleep(65 * time.Second)
+		if a.sweeps("done") != 1 || b.sweeps("done") != 0 {
+			t.Errorf("sweeps that take a minute: %v and %v in 65 s, want 1 and none of another process", a.sweeps("done"), b.sweeps("done"))
+		}
+	})
+}
+
+// A sweep ends when its turn is lost, and says why.
+func TestALostTurnEndsASweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := NewMemory(nil)
+		a := newTestRunner(t, RunnerConfig{Slots: slowWaiting{slots, time.Minute}, Queue: noQueue{}, AnswerTimeout: time.Hour})
+		ended := make(chan error, 1)
+		go func() { ended <- a.sweeper.takeTurn(t.Context()) }()
+		time.Sleep(time.Second)
+		turn := a.sweeper.turn()
+		if _, err := slots.Release(t.Context(), turn.claim, oneTurn, time.Second); err != nil { // the slots have lost their memory
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := <-ended; !errors.Is(err, errTurnLost) || time.Since(began) > turn.lease/turnBeats {
+			t.Errorf("takeTurn() = %v after %v, want %v within %v", err, time.Since(began), errTurnLost, turn.lease/turnBeats)
+		}
+	})
+}
+
+// deaf are Slots that do not answer some questions.
+type deaf struct {
+	Slots
+	waiting, taken, reserved bool
+}
+
+func (d *deaf) Waiting(ctx context.Context, after string, n int) ([]string, error) {
+	if d.waiting {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return d.Slots.Waiting(ctx, after, n)
+}
+
+func (d *deaf) Taken(ctx context.Context, users []string) ([]Slot, error) {
+	if d.taken {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return d.Slots.Taken(ctx, users)
+}
+
+func (d *deaf) Reserved(ctx context.Context, user string) ([]Job, error) {
+	if d.reserved {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return d.Slots.Reserved(ctx, user)
+}
+
+func TestSlotsThatHangEndASweep(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		slots deaf
+		takes time.Duration
+	}{
+		{"for all", deaf{waiting: true}, 5 * time.Second},
+		{"for a page, and for each user, three times", deaf{taken: true, reserved: true}, 15 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c.slots.Slots = NewMemory(nil)
+				for i := range 5 {
+					park(t, c.slots.Slots, fmt.Sprint("user", i))
+				}
+				runner := newTestRunner(t, RunnerConfig{Slots: &c.slots, Queue: noQueue{}})
+				began := time.Now()
+				err := runner.sweeper.takeTurn(t.Context())
+				if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != c.takes {
+					t.Errorf("a sweep ends with %v after %v, want %v after %v", err, time.Since(began), context.DeadlineExceeded, c.takes)
+				}
+			})
+		})
+	}
+}
+
+// What was lost comes back: a wake-up with the next sweep, and parked jobs that the slots have
+// forgotten within ten.
+func TestASweepMakesGoodWhatWasLost(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		lose   func(t *testing.T, slots Slots, queue *memoryQueue)
+		within time.Duration
+	}{
+		{"a wake-up", func(t *testing.T, slots Slots, _ *memoryQueue) { // by a worker that died between the two calls
+			if _, err := slots.Release(t.Context(), claimOf("ann", "1", "a"), Limits{Total: 1}, 5*time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}, time.Second},
+		{"a slot that nobody gave back", func(*testing.T, Slots, *memoryQueue) {}, time.Minute + time.Second},
+		{"the slots' memory", func(t *testing.T, slots Slots, _ *memoryQueue) {
+			if err := slots.Forget(t.Context(), Job{User: "ann", ID: "2"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := slots.Release(t.Context(), claimOf("ann", "1", "a"), Limits{Total: 1}, 5*time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}, 15 * time.Second}, // ten sweeps, of which the first may come too soon after the refusal
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slots, queue := NewMemory(nil), &memoryQueue{}
+				runner := newTestRunner(t, RunnerConfig{Slots: slots, Queue: queue, ParkFor: time.Hour})
+				if _, err := slots.Acquire(t.Context(), claimOf("ann", "1", "a"), Limits{Total: 1}, time.Minute, true); err != nil {
+					t.Fatal(err)
+				}
+				runs(t, runner)
+				queue.add("ann", "2")
+				ctx, stop := context.WithCancel(t.Context())
+				ran := make(chan time.Time, 1)
+				var worker sync.WaitGroup
+				worker.Go(func() {
+					queue.work(ctx, runner, func(context.Context, string, string) error { ran <- time.Now(); return nil })
+				})
+				defer worker.Wait()
+				defer stop()
+				time.Sleep(100 * time.Millisecond)
+				if usage, err := slots.User(t.Context(), "ann"); err != nil || len(usage.Parked) != 1 {
+					t.Fatalf("%+v, %v: want job 2 parked", usage, err)
+				}
+				began := time.Now()
+				c.lose(t, slots, queue)
+				if took := (<-ran).Sub(began); took > c.within+20*time.Millisecond {
+					t.Errorf("the job that waits ran %v after it was lost, want %v at most", took, c.within)
+				}
+			})
+		})
+	}
+}
+
+// A sweep asks for all users who wait at once, and for one alone only if they have a free slot.
+func TestASweepAsksForUsersTogether(t *testing.T) {
+	slots := &counted{Slots: NewMemory(nil), calls: map[string]int{}}
+	for i := range 5 {
+		park(t, slots, fmt.Sprint("user", i))
+	}
+	runner := newTestRunner(t, RunnerConfig{Slots: slots, Queue: awake{}})
+	for _, step := range []struct {
+		free string
+		want map[string]int
+	}{
+		{"", map[string]int{"taken": 1}},
+		{"user3", map[string]int{"taken": 1, "ReserveFree user3": 1}},
+		{"", map[string]int{"taken": 1}}, // the slot is reserved
+	} {
+		if step.free != "" {
+			slots.free(t, step.free)
+		}
+		slots.calls = map[string]int{}
+		if err := runner.sweeper.reserveFreeSlots(t.Context()); err != nil || !maps.Equal(slots.calls, step.want) {
+			t.Errorf("a sweep after a slot of %q became free: %v, %v, want %v", step.free, slots.calls, err, step.want)
+		}
+	}
+}
+
+// awake is a queue all of whose jobs are available.
+type awake struct{ noQueue }
+
+func (awake) Wake(_ context.Context, ids []string) (map[string]WakeResult, error) {
+	results := map[string]WakeResult{}
+	for _, id := range ids {
+		results[id] = WakeAwake
+	}
+	return results, nil
+}
+
+// counted are Slots that count calls of a sweep.
+type counted struct {
+	Slots
+	calls map[string]int
+}
+
+func (c *counted) Taken(ctx context.Context, users []string) ([]Slot, error) {
+	c.calls["taken"]++
+	return c.Slots.Taken(ctx, users)
+}
+
+func (c *counted) ReserveFree(ctx context.Context, user string, l Limits, reserve time.Duration) ([]Job, error) {
+	c.calls["ReserveFree "+user]++
+	return c.Slots.ReserveFree(ctx, user, l, reserve)
+}
+
+// free ends the lease of a user's slot, which nobody gives back.
+func (c *counted) free(t *testing.T, user string) {
+	t.Helper()
+	if lost, err := c.Renew(t.Context(), []Claim{claimOf(user, user+".runs", "runs")}, time.Nanosecond); err != nil || len(lost) > 0 {
+		t.Fatalf("Renew = %v, %v", lost, err)
+	}
+	<-time.After(time.Millisecond)
+}
+
+func TestUserFailures(t *testing.T) {
+	failed := errors.New("no answer")
+	runner := newTestRunner(t, RunnerConfig{Slots: NewMemory(nil), Queue: noQueue{}})
+	failures := runner.UserFailures()
+	for i, step := range []struct{ result, want error }{
+		{failed, nil}, {failed, nil}, {nil, nil}, // one user's failure may be about that user alone
+		{failed, nil}, {failed, nil}, {failed, failed}, // three in a row are not
+	} {
+		if err := failures.Add(t.Context(), step.result); !errors.Is(err, step.want) {
+			t.Errorf("step %d: Add(%v) = %v, want %v", i, step.result, err, step.want)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := runner.UserFailures().Add(ended, failed); !errors.Is(err, failed) {
+		t.Errorf("Add(%v) = %v when the sweep has to end, want it", failed, err)
+	}
+}
