@@ -22,7 +22,8 @@ type Content struct {
 	Classes       []Class  // in the order in which they are matched
 	Exempt        Exempt
 	AddressLimits AddressLimits
-	Queues        []Queue // sorted by service
+	Queues        []Queue    // sorted by service
+	CostUnits     []CostUnit // sorted by name
 
 	Entries  []*Entry          // what is said of users; the same may be there more than once
 	Users    map[string]Named  // by FileKey of the name or pattern

@@ -76,16 +76,18 @@ type Limits struct {
 	Priority int
 
 	rates []Rate // sorted by class and window
+	costs []Cost // sorted by unit and window
 	jobs  *Jobs  // nil means not limited
 	off   string // the fields whose mode is off, sorted, a line each
 }
 
 // NewLimits returns Limits with the fields of l, these request limits, sorted by class and
-// window, and these limits of background jobs, nil for none. off names the limits that are
-// stated and off, sorted. rates and jobs must not be modified any more.
-func NewLimits(l Limits, rates []Rate, jobs *Jobs, off []string) *Limits {
+// window, these of costs, sorted by unit and window, and these of background jobs, nil for
+// none. off names the limits that are stated and off, sorted. None of them must be modified
+// any more.
+func NewLimits(l Limits, rates []Rate, costs []Cost, jobs *Jobs, off []string) *Limits {
 	// The receiver is a copy, so that the caller's limits stay as they are.
-	l.rates, l.jobs, l.off = rates, jobs, strings.Join(off, "\n")
+	l.rates, l.costs, l.jobs, l.off = rates, costs, jobs, strings.Join(off, "\n")
 	return &l
 }
 

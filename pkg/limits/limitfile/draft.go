@@ -142,7 +142,7 @@ func (ds *drafts) sharedLimits(tier string, d draft) *limits.Limits {
 	if l == nil {
 		l = limits.NewLimits(limits.Limits{
 			Tier: tier, Concurrent: d.concurrent, ConcurrentMode: d.concurrentMode, Bandwidth: d.bandwidth, Wait: d.wait, Priority: d.priority,
-		}, d.requests.asRates(), d.jobs, off)
+		}, d.requests.asRates(), nil, d.jobs, off)
 		ds.limits[key] = l
 		ds.ids[l] = uint64(len(ds.ids) + 1)
 	}
