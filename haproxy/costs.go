@@ -70,18 +70,25 @@ func newCostRules(units []limits.CostUnit) (costRules, error) {
 	}
 	r.units = fmt.Sprintf("    set-var proc.sluice_units str(\"%s\")\n    lua-load-per-thread \"${SLUICE_CFG_DIR-.}/lua/costs.lua\"\n", strings.Join(names, " "))
 	r.arguments = "    args units=var(proc.sluice_units)\n"
-	read, told, filtered := "", "", ""
+	headers, trailers, bodies, told := "", "", "", ""
 	for i, u := range units {
 		r.estimate(i, u)
-		reads, filters := answerRules(i, u)
-		read += reads
-		filtered += filters
+		headers += headerRule(i, u)
+		trailers += trailerRules(i, u)
+		bodies += bodyRules(i, u)
 		told += settlingRules(i, u)
 	}
-	if filtered != "" {
-		filtered = "    filter lua.sluice_costs\n" + filtered
+	// A filter costs every request that is asked about, charged or not: three Lua coroutines.
+	const filter = "    filter lua.sluice_costs\n"
+	if bodies != "" {
+		bodies = filter + bodies
+	} else if trailers != "" {
+		trailers = filter + trailers
 	}
-	r.settling = answerLists(units) + read + filtered + told
+	if trailers != "" {
+		trailers = "    .if streq(\"${SLUICE_COST_TRAILERS-off}\",on)\n" + trailers + "    .endif\n"
+	}
+	r.settling = answerLists(units) + headers + bodies + trailers + told
 	return r, nil
 }
 
@@ -135,21 +142,33 @@ func answerLists(units []limits.CostUnit) string {
 	return lists
 }
 
-// answerRules are the rules that read what an answer of the origin says in its headers, and those that have its body
-// read. All of them begin with the condition that the request was charged.
-func answerRules(number int, u limits.CostUnit) (reads, filters string) {
-	if name := u.Actual.Header; name != "" {
-		reads = fmt.Sprintf(`    http-response set-var(txn.sluice_told_%[1]d) res.fhdr(%[2]s) if charged_%[1]d { res.fhdr(%[2]s) -m reg '%[3]s' }`+"\n", number, name, wholeCost)
-		// Lines about trailers cost only where an answer announces that one.
-		filters = failedRule("http-response", number, u) +
-			fmt.Sprintf("    http-response lua.sluice_read_trailer %[3]s %[1]d %[2]s if charged_%[1]d { res.fhdr(trailer) -m reg -i '(?:^|[ \\t,])%[2]s(?:[ \\t,]|\\z)' }\n", number, name, u.Name)
+// The rules that follow all begin with the condition that the request was charged.
+
+// headerRule reads what an answer of the origin says in a header.
+func headerRule(number int, u limits.CostUnit) string {
+	if u.Actual.Header == "" {
+		return ""
 	}
-	if keys := u.Actual.JSON; len(keys) > 0 {
-		filters = failedRule("http-response", number, u) +
-			fmt.Sprintf("    http-response lua.sluice_read_body %[3]s %[1]d %[2]s if charged_%[1]d cost_body !cost_encoded\n"+
-				"    http-response set-var(txn.sluice_unreadable_cost) int(1),lua.sluice_unreadable if charged_%[1]d cost_body cost_encoded\n", number, strings.Join(keys, "."), u.Name)
+	return fmt.Sprintf("    http-response set-var(txn.sluice_told_%[1]d) res.fhdr(%[2]s) if charged_%[1]d { res.fhdr(%[2]s) -m reg '%[3]s' }\n", number, u.Actual.Header, wholeCost)
+}
+
+// trailerRules have a trailer of the same name read, where an answer announces it.
+func trailerRules(number int, u limits.CostUnit) string {
+	if u.Actual.Header == "" {
+		return ""
 	}
-	return reads, filters
+	return failedRule("http-response", number, u) +
+		fmt.Sprintf("    http-response lua.sluice_read_trailer %[3]s %[1]d %[2]s if charged_%[1]d { res.fhdr(trailer) -m reg -i '(?:^|[ \\t,])%[2]s(?:[ \\t,]|\\z)' }\n", number, u.Actual.Header, u.Name)
+}
+
+// bodyRules have the body of an answer read.
+func bodyRules(number int, u limits.CostUnit) string {
+	if len(u.Actual.JSON) == 0 {
+		return ""
+	}
+	return failedRule("http-response", number, u) +
+		fmt.Sprintf("    http-response lua.sluice_read_body %[3]s %[1]d %[2]s if charged_%[1]d cost_body !cost_encoded\n"+
+			"    http-response set-var(txn.sluice_unreadable_cost) int(1),lua.sluice_unreadable if charged_%[1]d cost_body cost_encoded\n", number, strings.Join(u.Actual.JSON, "."), u.Name)
 }
 
 // settlingRules are the rules that tell the agent of what is known with an answer's headers, whoever

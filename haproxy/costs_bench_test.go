@@ -41,23 +41,26 @@ var (
 	charged    = vars{"second": "1764003600", "charged_0": "1000"}
 )
 
+// costGroups are what is compared: the first row of each is what costs add to.
+var costGroups = []struct {
+	name, path string
+	rows       []costKind
+}{
+	{"header", "/header", []costKind{{"asked", nil, nil, false}, {"files with costs, not charged", headerUnit, nil, false}, {"charged", headerUnit, charged, false}}},
+	{"2 KiB of JSON", "/json", []costKind{{"asked", nil, nil, false}, {"files with costs, not charged", jsonUnit, nil, false}, {"charged", jsonUnit, charged, false}}},
+	{"200 events", "/events", []costKind{{"asked", nil, nil, false}, {"files with costs, not charged", jsonUnit, nil, false}, {"charged", jsonUnit, charged, false}}},
+	{"credit", "/header", []costKind{{"credit", nil, nil, true}, {"files with costs", slices.Concat(headerUnit, jsonUnit), nil, true}}},
+}
+
 // BenchmarkCostsCPU reports what costs add to HAProxy's CPU time per request, one thread and 16 connections. All
 // of a group run side by side and take turns of 500 requests, and the median of the differences in a
 // turn from the first one counts: so a machine that is busy meanwhile changes little.
 //
 //	go test -run '^$' -bench CostsCPU -benchtime 20000x ./haproxy
 func BenchmarkCostsCPU(b *testing.B) {
-	for _, group := range []struct {
-		name, path, kind string
-		rows             []costKind
-	}{
-		{"header", "/header", "GET", []costKind{{"asked", nil, nil, false}, {"files with costs, not charged", headerUnit, nil, false}, {"charged", headerUnit, charged, false}}},
-		{"2 KiB of JSON", "/json", "GET", []costKind{{"asked", nil, nil, false}, {"files with costs, not charged", jsonUnit, nil, false}, {"charged", jsonUnit, charged, false}}},
-		{"200 events", "/events", "GET", []costKind{{"asked", nil, nil, false}, {"files with costs, not charged", jsonUnit, nil, false}, {"charged", jsonUnit, charged, false}}},
-		{"credit", "/header", "GET", []costKind{{"credit", nil, nil, true}, {"files with costs", slices.Concat(headerUnit, jsonUnit), nil, true}}},
-	} {
+	for _, group := range costGroups {
 		b.Run(group.name, func(b *testing.B) {
-			request := []byte(httpRequest(group.kind, group.path, "X-User: alice", "X-Rows: 1000"))
+			request := []byte(httpGET(group.path, "X-User: alice", "X-Rows: 1000"))
 			var rigs []*costRig
 			for _, row := range group.rows {
 				rigs = append(rigs, newCostKind(b, row, request))
@@ -205,4 +208,29 @@ func drive(b *testing.B, addr string, request []byte, n int) {
 func median(values []float64) float64 {
 	slices.Sort(values)
 	return values[len(values)/2]
+}
+
+// BenchmarkCostsInstructions reports the same in instructions, as callgrind counts them: they are the same on a
+// busy machine.
+//
+//	go test -run '^$' -bench CostsInstructions -benchtime 1600x ./haproxy
+func BenchmarkCostsInstructions(b *testing.B) {
+	for _, group := range costGroups {
+		for _, row := range group.rows {
+			b.Run(group.name+"/"+row.name, func(b *testing.B) {
+				b.Setenv("SLUICE_HAPROXY", underCallgrind(b))
+				request := httpGET(group.path, "X-User: alice", "X-Rows: 1000")
+				c := newCostKind(b, row, []byte(request))
+				drive := c.driver(b, func() string { return request })
+				drive(320)
+				c.callgrind(b, "-i", "on")
+				drive(160)
+				c.callgrind(b, "-z")
+				drive(b.N)
+				c.callgrind(b, "-d")
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(float64(c.rig.counted(b))/float64(b.N), "instructions/op")
+			})
+		}
+	}
 }

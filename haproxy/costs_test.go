@@ -204,7 +204,7 @@ func TestEstimateOfASlowBody(t *testing.T) {
 // What answers say in a header, in a trailer, by their status, or not at all.
 func TestSettledByHeaders(t *testing.T) {
 	t.Parallel()
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_COST_TRAILERS=on"}}, serve: func(w http.ResponseWriter, q *http.Request) {
 		if trailer := q.Header.Get("Tell-Trailer"); trailer != "" {
 			w.Header().Set("Trailer", "X-Other, X-Cost")
 			fmt.Fprint(w, "body")

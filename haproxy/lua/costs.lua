@@ -107,11 +107,18 @@ local function arm(txn, unit, number)
 	return r
 end
 
+-- The keys of each path, which are few.
+local paths = {}
+
 core.register_action("sluice_read_body", { "http-res" }, function(txn, unit, number, path)
 	local r = arm(txn, unit, number)
 	if not r then return end
-	local keys = {}
-	for key in path:gmatch("[^.]+") do keys[#keys + 1] = key end
+	local keys = paths[path]
+	if not keys then
+		keys = {}
+		for key in path:gmatch("[^.]+") do keys[#keys + 1] = key end
+		paths[path] = keys
+	end
 	r.body = Scanner.Body.new(keys)
 end, 3)
 
