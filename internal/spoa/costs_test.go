@@ -1,11 +1,15 @@
 package spoa
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -335,6 +339,49 @@ func TestCostsOnRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantSoon("the day begins anew", next, 1000)
+}
+
+// HAProxy's files that know nothing of a unit are a mistake that somebody has to hear of.
+func TestCostsThatHAProxyDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		r := newRig(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		r.limiter.inForce.set.Store(costSet("costs"))
+		r.run()
+		r.joined(bus.Registry{Instances: []string{"a"}})
+		for range 3 {
+			if v := r.verdict(question{user: "alice", verb: "GET"}); !v.allowed {
+				t.Errorf("a request gets %+v, want it charged its default", v)
+			}
+		}
+		if got := r.pool.spent("alice", perMinute); got != 300 {
+			t.Errorf("the pool has %d, want 300", got)
+		}
+		if n := testutil.ToFloat64(r.metrics.unsettled); n != 3 {
+			t.Errorf("%v requests are counted, want 3", n)
+		}
+		if n := strings.Count(log.String(), "write them again (sluice haproxy)"); n != 1 {
+			t.Errorf("the log says so %d times, want once: %s", n, log.String())
+		}
+	})
+}
+
+// An agent whose socket for corrections is somebody else's serves all the same.
+func TestCostsWithoutASocket(t *testing.T) {
+	var log bytes.Buffer
+	taken := filepath.Join(t.TempDir(), "costs.sock")
+	if err := os.WriteFile(taken, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, func(o *Options) {
+		o.Logger, o.Costs = slog.New(slog.NewTextHandler(&log, nil)), "unix:"+taken
+	})
+	if loops := r.hearCosts(); len(loops) != 0 {
+		t.Errorf("%d loops hear of costs, want none", len(loops))
+	}
+	if !strings.Contains(log.String(), "what requests cost is not heard") || !strings.Contains(log.String(), taken) {
+		t.Errorf("the log says %q, want why and where", log.String())
+	}
 }
 
 // Users without limits of costs pay nothing for them.
