@@ -82,6 +82,10 @@ const MaxCosts = MaxCostUnits * len(CostWindows)
 // Unlike that of a Rate it always has the window: a unit's name could be a class.
 func (c Cost) Name() string { return c.Unit + "/" + c.Window.String() }
 
+// ParseCostName takes a limit's name apart again. Without a window's name behind a slash, all
+// of it is the unit and the window is a Second.
+func ParseCostName(name string) (unit string, w Window) { return parseName(name, CostWindows[:]) }
+
 // WindowStart is when the window begins that a second, since the epoch, is in.
 func (c Cost) WindowStart(second int64) int64 {
 	length, offset := c.Window.Seconds(), int64(c.DayStart/time.Second)
@@ -103,6 +107,17 @@ func (l *Limits) Costs() iter.Seq[Cost] {
 
 // LimitsCosts reports whether there is any.
 func (l *Limits) LimitsCosts() bool { return l.more != nil && len(l.more.costs) > 0 }
+
+// CostUnit returns a unit of the file, or nil. Callers must not modify it.
+func (s *Set) CostUnit(name string) *CostUnit {
+	// There are four at most.
+	for i := range s.content.CostUnits {
+		if u := &s.content.CostUnits[i]; u.Name == name {
+			return u
+		}
+	}
+	return nil
+}
 
 // CostUnits returns the units that the file declares, sorted by name. Callers must not
 // modify what they hold.

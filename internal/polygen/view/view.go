@@ -61,6 +61,7 @@ type user struct {
 
 	seen         int64 // when the user was last heard of, in ns
 	windows      []window
+	budgets      []budget
 	places       []place
 	blockedSince int64 // in ns; 0: the user is not blocked
 	decisions    []decision
