@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/metriclist"
 	"github.com/sluice-qos/sluice/internal/polygen"
-	"github.com/sluice-qos/sluice/internal/settle"
 	"github.com/sluice-qos/sluice/internal/spoa"
 	"github.com/sluice-qos/sluice/internal/tracing"
 )
@@ -71,7 +70,6 @@ func Worker() (metrics []metriclist.Metric, err error) {
 }
 
 func registerAgent(reg prometheus.Registerer, b *bus.Bus) error {
-	settle.New(settle.Options{Registerer: reg})
 	_, err := spoa.New(spoa.Options{Instance: "doc", Bus: b, SPOE: "unix:none", Peers: "unix:none", Registerer: reg})
 	return err
 }
