@@ -81,7 +81,9 @@ func newCostRules(units []limits.CostUnit) (costRules, error) {
 	// A filter costs every request that is asked about, charged or not: three Lua coroutines.
 	const filter = "    filter lua.sluice_costs\n"
 	if bodies != "" {
-		bodies = filter + bodies
+		// Streams are read here. Without this option the kernel keeps the first events of one for up to 200 ms, as it does
+		// behind a HAProxy without Sluice.
+		bodies = filter + "    option http-no-delay\n" + bodies
 	} else if trailers != "" {
 		trailers = filter + trailers
 	}
