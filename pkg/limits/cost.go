@@ -94,10 +94,15 @@ func (c Cost) WindowStart(second int64) int64 {
 }
 
 // Costs is every limit of what requests cost, sorted by unit and window.
-func (l *Limits) Costs() iter.Seq[Cost] { return slices.Values(l.costs) }
+func (l *Limits) Costs() iter.Seq[Cost] {
+	if l.more == nil {
+		return slices.Values[[]Cost](nil)
+	}
+	return slices.Values(l.more.costs)
+}
 
 // LimitsCosts reports whether there is any.
-func (l *Limits) LimitsCosts() bool { return len(l.costs) > 0 }
+func (l *Limits) LimitsCosts() bool { return l.more != nil && len(l.more.costs) > 0 }
 
 // CostUnits returns the units that the file declares, sorted by name. Callers must not
 // modify what they hold.

@@ -62,6 +62,7 @@ func TestExamples(t *testing.T) {
 		{"../../../config/examples/s3.yaml", "standard", 3, 3},
 		{"../../../config/examples/api.yaml", "free", 4, 6},
 		{"../../../config/examples/jobs.yaml", "free", 5, 6},
+		{"../../../config/examples/llm.yaml", "free", 4, 4},
 	} {
 		t.Run(filepath.Base(tt.path), func(t *testing.T) {
 			set, err := Load(tt.path)
@@ -79,7 +80,7 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	shipped := append(glob(t, "../../../config/*.yaml"), glob(t, "../../../config/examples/*.yaml")...)
-	if len(shipped) != 4 {
+	if len(shipped) != 5 {
 		t.Errorf("config has %v, want each of them in this test", shipped)
 	}
 }
@@ -105,9 +106,9 @@ func TestParseGenerated(t *testing.T) {
 		{"more items than memory is for", head + "users:\n" + strings.Repeat("- a\n", maxParts),
 			"f:1:1: the file has about 8000007 values; at most 8000000 are possible, not counting users in files of users_from whose names end with .txt"},
 		{"alias bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n" + head,
-			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 2 more)\n" +
-				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 2 more)\n" +
-				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 2 more)"},
+			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 3 more)\n" +
+				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 3 more)\n" +
+				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 3 more)"},
 		{"tier name of 101 bytes", "version: 1\ndefault_tier: a\ntiers: {a: {}, " + strings.Repeat("b", 101) + ": {}}",
 			`f:3:16: the tier name "` + strings.Repeat("b", 60) + `"… is not usable; write 1 to 100 bytes without control characters, and no ~ or @ in front`},
 	} {
@@ -378,6 +379,9 @@ func printRules(b *strings.Builder, s *limits.Set, exempt limits.Exempt, togethe
 	for _, c := range s.Classes() {
 		fmt.Fprintf(b, "class %s: %+v\n", c.Name, c.Any)
 	}
+	for _, u := range s.CostUnits() {
+		fmt.Fprintf(b, "cost: %+v\n", u)
+	}
 	for _, q := range s.Queues() {
 		fmt.Fprintf(b, "queues: %+v\n", q)
 	}
@@ -417,6 +421,9 @@ func printLimits(b *strings.Builder, what, name, endpoint string, l *limits.Limi
 	}
 	if j := l.Jobs(); j.Stated {
 		also += fmt.Sprintf(", jobs %d %v %s %v of %d", j.Total, j.Queues, j.Class, j.Mode, j.Source)
+	}
+	for c := range l.Costs() {
+		also += fmt.Sprintf(", cost %s %d from %v %v", c.Name(), c.Max, c.DayStart, c.Mode)
 	}
 	var rates []string
 	for r := range l.Rates() {
