@@ -82,6 +82,10 @@ const MaxCosts = MaxCostUnits * len(CostWindows)
 // Unlike that of a Rate it always has the window: a unit's name could be a class.
 func (c Cost) Name() string { return c.Unit + "/" + c.Window.String() }
 
+// ParseCostName takes a limit's name apart again. Without a window's name behind a slash, all
+// of it is the unit and the window is a Second.
+func ParseCostName(name string) (unit string, w Window) { return parseName(name, CostWindows[:]) }
+
 // WindowStart is when the window begins that a second, since the epoch, is in.
 func (c Cost) WindowStart(second int64) int64 {
 	length, offset := c.Window.Seconds(), int64(c.DayStart/time.Second)

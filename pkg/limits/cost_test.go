@@ -54,3 +54,21 @@ func TestCostUnitEstimateOf(t *testing.T) {
 		t.Error("a unit without classes does not charge GET")
 	}
 }
+
+func TestParseCostName(t *testing.T) {
+	for _, w := range limits.CostWindows {
+		c := limits.Cost{Unit: "tokens", Window: w}
+		if unit, window := limits.ParseCostName(c.Name()); unit != "tokens" || window != w {
+			t.Errorf("ParseCostName(%q) = %q, %v", c.Name(), unit, window)
+		}
+	}
+	for _, name := range []string{"tokens", "tokens/week", "tokens/day/hour", ""} {
+		if unit, window := limits.ParseCostName(name); unit != name || window != limits.Second {
+			t.Errorf("ParseCostName(%q) = %q, %v, want all of it", name, unit, window)
+		}
+	}
+	// Requests have no limit of a day.
+	if class, window := limits.ParseRateName("GET/day"); class != "GET/day" || window != limits.Second {
+		t.Errorf("ParseRateName(GET/day) = %q, %v, want all of it", class, window)
+	}
+}

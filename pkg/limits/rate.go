@@ -73,12 +73,15 @@ func RateName(class string, w Window) string {
 
 // ParseRateName takes a limit's name apart again. Without a window's name behind a
 // slash, all of it is the class.
-func ParseRateName(name string) (class string, w Window) {
-	if class, window, ok := strings.Cut(name, "/"); ok {
+func ParseRateName(name string) (class string, w Window) { return parseName(name, Windows[1:]) }
+
+// parseName takes one of the windows' names off the end of a name.
+func parseName(name string, windows []Window) (of string, w Window) {
+	if of, window, ok := strings.Cut(name, "/"); ok {
 		// Only a window's name is one: a class may have any other text behind a slash.
-		for _, w := range Windows[1:] {
+		for _, w := range windows {
 			if window == w.String() {
-				return class, w
+				return of, w
 			}
 		}
 	}
