@@ -143,6 +143,7 @@ func (p *Polygen) UserOfKey(key, endpoint string) api.User {
 
 func (p *Polygen) userOfKey(key, endpoint string) api.User {
 	wire := limits.EndpointKey(endpoint, key)
+	p.recallCosts([]string{wire})
 	replies, missing := p.askOthers(p.partsOf([]byte(wire)), question{Users: [][]byte{[]byte(wire)}, Now: true})
 	s := p.lockDashboard()
 	out := s.view.User(p.clock.Now(), wire)

@@ -2,6 +2,8 @@ package polygen
 
 import (
 	"cmp"
+	"context"
+	"log/slog"
 	"maps"
 	"slices"
 
@@ -54,5 +56,34 @@ func (c *budgetCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for of, n := range near {
 		ch <- prometheus.MustNewConstMetric(c.near, prometheus.GaugeValue, float64(n), of.Tier, of.Unit)
+	}
+}
+
+// recallWithin is how long Redis has to tell what users were charged: less than polygens wait for each other.
+const recallWithin = othersAnswerWithin / 2
+
+// recallCosts reads from Redis what users were charged who are asked about, by wire key, if they are of this polygen's parts.
+//
+// A polygen that was restarted has heard nothing yet of who spent a day's budget in the morning, and one that hears
+// of a change every 32nd of a limit knows about what was charged, and not exactly.
+func (p *Polygen) recallCosts(keys []string) {
+	set, kept := p.set.Load(), p.division.KnownParts()
+	ctx, cancel := context.WithTimeout(context.Background(), recallWithin)
+	defer cancel()
+	for _, key := range keys {
+		l := set.User(key)
+		if !l.LimitsCosts() || !p.shards.HasUser(kept, key) || p.cutOff() != nil {
+			continue
+		}
+		began := p.clock.Now()
+		pools, err := p.options.Bus.Charges(ctx, key, l.Costs(), began.Unix())
+		// The answer is given by what was heard: that is better than an error.
+		if err != nil {
+			p.options.Logger.Debug("costs not read", slog.Any("error", err))
+			continue
+		}
+		s := p.lockDashboard()
+		s.view.Recalled(began, p.clock.Now(), key, pools)
+		s.mu.Unlock()
 	}
 }

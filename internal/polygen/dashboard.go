@@ -104,6 +104,10 @@ func (p *Polygen) showEvent(now time.Time, e bus.Event) {
 	switch e := e.(type) {
 	case bus.Usage:
 		for _, u := range e.Entries {
+			if unit, isCost := bus.CostUnit(u.Key); isCost {
+				v.Charged(now, u.Key.User, unit, u.Key.Window, u.Second, int64(u.Total))
+				continue
+			}
 			v.Usage(now, u.Key, u.Second, u.Total)
 		}
 	case bus.Progress:

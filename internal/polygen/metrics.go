@@ -54,7 +54,7 @@ func newReportMetrics(f metric.Factory) reportMetrics {
 	}
 	return reportMetrics{
 		usage: f.Counter("sluice_usage_entries_total",
-			"Changes of the cluster's counts that polygen was told of: of keys with half of their limits used, and of some others of longer windows."),
+			"Changes of the cluster's counts that polygen was told of: of keys with half of their limits used, of some others of longer windows, and of what requests cost."),
 		progress: f.Counter("sluice_progress_entries_total",
 			"Reports of users with requests in progress near their limits."),
 		demand: f.Counter("sluice_demand_entries_total",
