@@ -17,6 +17,7 @@ type metrics struct {
 	userMetrics
 	clusterMetrics
 	creditMetrics
+	costMetrics
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -29,6 +30,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		userMetrics:    newUserMetrics(f),
 		clusterMetrics: newClusterMetrics(f),
 		creditMetrics:  newCreditMetrics(f),
+		costMetrics:    newCostMetrics(f),
 	}
 }
 
@@ -87,6 +89,32 @@ type creditMetrics struct {
 	creditUsers, untallied, tallyAt      prometheus.Gauge
 	tallyErrors, byDefaultErrors         prometheus.Counter
 	byDefault                            prometheus.Gauge
+}
+
+// costMetrics are about what requests cost.
+type costMetrics struct {
+	charged, refunded, overrun                        *prometheus.CounterVec // by unit
+	unsettled, correctionsDropped, correctionsIgnored prometheus.Counter
+	costUsers                                         prometheus.Gauge
+}
+
+func newCostMetrics(f metric.Factory) costMetrics {
+	return costMetrics{
+		charged: f.Counters("sluice_cost_charged_total",
+			"What allowed requests were charged when they started, their estimates, by unit.", "unit"),
+		refunded: f.Counters("sluice_cost_refunded_total",
+			"What came back because requests cost less than they were charged, by unit.", "unit"),
+		overrun: f.Counters("sluice_cost_overrun_total",
+			"What was charged afterwards because requests cost more than they were charged, by unit.", "unit"),
+		unsettled: f.Counter("sluice_cost_unsettled_requests_total",
+			"Requests that were charged, and whose costs this HAProxy does not read: its files were written for limits without the unit. They cost what they were charged."),
+		correctionsDropped: f.Counter("sluice_cost_corrections_dropped_total",
+			"Corrections of what requests were charged that had no room while Redis did not take any. What was to go back stays charged until its window ends."),
+		correctionsIgnored: f.Counter("sluice_cost_corrections_ignored_total",
+			"Corrections of users whom no limit of that unit limits any more."),
+		costUsers: f.Gauge("sluice_cost_users",
+			"Users with a limit of costs and a request in the last 10 s; while Redis is lost, in the loss and the 10 s before."),
+	}
 }
 
 func newVerdictMetrics(f metric.Factory) verdictMetrics {
@@ -213,7 +241,7 @@ func newClusterMetrics(f metric.Factory) clusterMetrics {
 		policyAt: f.Gauge("sluice_policies_last_received_timestamp_seconds",
 			"When the last policy was received from polygen, in seconds since 1970; its leader sends one every second."),
 		flush: f.Histograms("sluice_flush_seconds",
-			"Time that the agent took to gather what it reports, every 5 ms while there is anything to do, without Redis' part, by what: requests, concurrent or bandwidth.", "lane", .00001, .0001, .0005, .001, .0025, .005, .01, .025, .1),
+			"Time that the agent took to gather what it reports, every 5 ms while there is anything to do, without Redis' part, by what: requests, concurrent, costs or bandwidth.", "lane", .00001, .0001, .0005, .001, .0025, .005, .01, .025, .1),
 	}
 }
 

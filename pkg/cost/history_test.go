@@ -94,7 +94,7 @@ func (p *party) send() []cost.Ask {
 }
 
 func (p *party) hear(asks []cost.Ask) []cost.Grant {
-	known := p.redis.heard[p.Agent].seq >= asks[0].Seq
+	known := p.redis.heard[p.Agent].Seq >= asks[0].Seq
 	grants := p.redis.call(p.Agent, asks)
 	for _, g := range grants {
 		what := "refuses it:"

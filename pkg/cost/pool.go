@@ -95,6 +95,35 @@ func (p Pools) Take(a Ask) Grant {
 	return g
 }
 
+// A Call is what the pools remember of an agent's last batch. The zero Call is none.
+type Call struct {
+	Seq     uint64
+	granted []bool
+}
+
+// Answer answers a batch after an agent's last one, and returns what to remember. A batch
+// that was heard before changes nothing: it is granted what it was, with the totals of now.
+func (p Pools) Answer(last Call, asks []Ask) ([]Grant, Call) {
+	grants := make([]Grant, 0, len(asks))
+	if len(asks) > 0 && asks[0].Seq <= last.Seq {
+		for i, a := range asks {
+			g := Grant{Granted: a.Seq == last.Seq && last.granted[i]}
+			for _, e := range a.Entries {
+				g.Totals = append(g.Totals, p.before(a.User, e).Charged)
+			}
+			grants = append(grants, g)
+		}
+		return grants, last
+	}
+	var now Call
+	for _, a := range asks {
+		g := p.Take(a)
+		now.Seq, now.granted = a.Seq, append(now.granted, g.Granted)
+		grants = append(grants, g)
+	}
+	return grants, now
+}
+
 // Fits reports whether the limit lets an entry be added to a total.
 func (e Entry) Fits(total int64) bool {
 	return e.DryRun || total+max(1, e.Change) <= e.Limit

@@ -31,39 +31,13 @@ func needs(of []limits.Cost, amount int64) (all []cost.Need) {
 // redis is the pools, and what it remembers of the agents' calls.
 type redis struct {
 	pools cost.Pools
-	heard map[*cost.Agent]call
+	heard map[*cost.Agent]cost.Call
 }
 
-type call struct {
-	seq     uint64
-	granted []bool
-}
+func newRedis() *redis { return &redis{cost.Pools{}, map[*cost.Agent]cost.Call{}} }
 
-func newRedis() *redis { return &redis{cost.Pools{}, map[*cost.Agent]call{}} }
-
-// call answers a batch. One that was heard before changes nothing, and gets the answer of then.
 func (r *redis) call(from *cost.Agent, asks []cost.Ask) (grants []cost.Grant) {
-	last := r.heard[from]
-	now := call{seq: asks[0].Seq}
-	for i, ask := range asks {
-		if ask.Seq > last.seq {
-			grants = append(grants, r.pools.Take(ask))
-			now.granted = append(now.granted, grants[i].Granted)
-			continue
-		}
-		probe := ask
-		probe.Forced, probe.Entries = true, nil
-		for _, e := range ask.Entries {
-			e.Change = 0
-			probe.Entries = append(probe.Entries, e)
-		}
-		g := r.pools.Take(probe)
-		g.Granted = ask.Seq == last.seq && last.granted[i]
-		grants = append(grants, g)
-	}
-	if now.seq > last.seq {
-		r.heard[from] = now
-	}
+	grants, r.heard[from] = r.pools.Answer(r.heard[from], asks)
 	return grants
 }
 

@@ -108,6 +108,17 @@ func (l *Limits) Costs() iter.Seq[Cost] {
 // LimitsCosts reports whether there is any.
 func (l *Limits) LimitsCosts() bool { return l.more != nil && len(l.more.costs) > 0 }
 
+// CostUnit returns a unit of the file, or nil. Callers must not modify it.
+func (s *Set) CostUnit(name string) *CostUnit {
+	// There are four at most.
+	for i := range s.content.CostUnits {
+		if u := &s.content.CostUnits[i]; u.Name == name {
+			return u
+		}
+	}
+	return nil
+}
+
 // CostUnits returns the units that the file declares, sorted by name. Callers must not
 // modify what they hold.
 func (s *Set) CostUnits() []CostUnit { return slices.Clone(s.content.CostUnits) }

@@ -47,7 +47,7 @@ func (s *Set) Together(key string) (together string, of *Limits, ok bool) {
 	_, user := SplitEndpoint(key)
 	of = s.limitsAt(user, allEndpoints)
 	// A user whose tier has none is not counted under a second key for nothing.
-	if len(of.rates) == 0 {
+	if len(of.rates)+len(of.costs) == 0 {
 		return "", nil, false
 	}
 	return EndpointKey(All, user), of, true
