@@ -163,6 +163,32 @@ func TestLimitsCosts(t *testing.T) {
 	}
 }
 
+// Under "*" costs are one budget over all endpoints: a user has a key of its own for it, though no requests
+// are limited so.
+func TestCostsOverAllEndpoints(t *testing.T) {
+	set := mustParse(t, costUnitsHead+`endpoints: [batch]
+tiers: {free: {endpoints: {"*": {costs: {tokens: {day: 500k}}}}}, pro: {costs: {tokens: {day: 1M}}}}
+users: {bob: pro, carol: {tier: pro, endpoints: {"*": {costs: {tokens: {day: 2M}}}}, until: 2030-01-01}}
+`)
+	for user, want := range map[string]int64{"nobody": 500_000, "bob": 0, "carol": 2_000_000} {
+		for _, key := range []string{user, limits.EndpointKey("batch", user)} {
+			together, of, ok := set.Together(key)
+			if ok != (want > 0) {
+				t.Errorf("Together(%q) = %v, want %v", key, ok, want > 0)
+			}
+			if !ok {
+				continue
+			}
+			if got := slices.Collect(of.Costs()); together != "@*/"+user || len(got) != 1 || got[0].Max != want {
+				t.Errorf("Together(%q) = %q, %v, want @*/%s and %d", key, together, got, user, want)
+			}
+		}
+	}
+	if _, _, ok := set.At(set.Expires()).Together("carol"); ok {
+		t.Error("carol has the budget when it has ended")
+	}
+}
+
 func TestOriginOfCosts(t *testing.T) {
 	set := mustParse(t, `version: 1
 default_tier: free

@@ -186,12 +186,10 @@ func (f *file) readEndpoint(d *draft, where place, name, n *yaml.Node) {
 // refuseAtEndpoint refuses limits that are possible in other places.
 func (f *file) refuseAtEndpoint(where place, key, value *yaml.Node) bool {
 	switch {
-	case key.Value == "costs":
-		f.errorf(value, "%s are one budget for all endpoints; write costs beside endpoints", where.atField("costs"))
 	case key.Value == "jobs":
 		f.errorf(value, "%s are counted everywhere, not at endpoints; write jobs beside endpoints", where.atField("jobs"))
 	case limitFields.indexOf(key.Value) >= 0:
-		f.errorf(key, "%s: %s cannot be limited over all endpoints together, only requests can; write %s beside endpoints, where it counts at each endpoint apart, or at one endpoint", where, key.Value, key.Value)
+		f.errorf(key, "%s: %s cannot be limited over all endpoints together, only requests and costs can; write %s beside endpoints, where it counts at each endpoint apart, or at one endpoint", where, key.Value, key.Value)
 	default:
 		return false
 	}

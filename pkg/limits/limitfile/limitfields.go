@@ -13,6 +13,7 @@ import (
 var (
 	limitFields = fields[draft]{
 		{"requests", (*file).readRequests},
+		{"costs", (*file).readCosts},
 		{"concurrent", (*file).readConcurrent},
 		{"bandwidth", (*file).readBandwidth},
 		{"over_limit", func(f *file, d *draft, at place, n *yaml.Node) {
@@ -21,8 +22,8 @@ var (
 		scalar("priority", priorities, func(d *draft) *int { return &d.priority }),
 		modeField(func(d *draft) *limits.Mode { return &d.mode }),
 	}
-	// Jobs and costs are counted everywhere, so they are no limit of an endpoint.
-	everywhereFields = append(slices.Clip(limitFields), field[draft]{"costs", (*file).readCosts}, field[draft]{"jobs", (*file).readJobs})
+	// Jobs are counted everywhere, so they are no limit of an endpoint.
+	everywhereFields = append(slices.Clip(limitFields), field[draft]{"jobs", (*file).readJobs})
 
 	// togetherFields are the limits over all endpoints together.
 	togetherFields = limitFields.without([]string{"concurrent", "bandwidth", "over_limit", "priority"})

@@ -356,7 +356,7 @@ func print(s *limits.Set) string {
 // limitsTogether reports whether somebody has limits over all endpoints together.
 func limitsTogether(s *limits.Set) bool {
 	for _, name := range s.TierNames() {
-		if l, _ := s.TierAt(limits.All, name); len(slices.Collect(l.Rates())) > 0 {
+		if l, _ := s.TierAt(limits.All, name); len(slices.Collect(l.Rates())) > 0 || l.LimitsCosts() {
 			return true
 		}
 	}

@@ -143,7 +143,7 @@ func schemaDefs() map[string]*schema {
 			Type: "object", Properties: limitProperties(), AdditionalProperties: nothing(),
 		},
 		"all_endpoints": {
-			Title: "All endpoints together", Description: "Limits on each user's requests at all endpoints and away from them, taken together, which count beside those at each. Only requests can be limited so.",
+			Title: "All endpoints together", Description: "Limits on each user's requests at all endpoints and away from them, taken together, which count beside those at each. Only requests and what they cost can be limited so.",
 			Type: "object", Properties: togetherProperties(), AdditionalProperties: nothing(),
 		},
 		"match": {
@@ -161,6 +161,7 @@ func schemaDefs() map[string]*schema {
 			},
 			Examples: []any{100, json.RawMessage(`{"second":50,"burst":100,"minute":1000,"mode":"dry-run"}`), unlimited},
 		},
+		"costs":      schemaCosts(),
 		"concurrent": count("Requests in progress", "At the same time, over the whole cluster: a whole number from 1, or unlimited.", limits.MaxConcurrent, 10),
 		"size": {
 			Title: "Size", Description: "Bytes per second: a whole number with kB, MB, GB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024) or without a unit, at most 1TiB; or unlimited.",
@@ -338,7 +339,7 @@ func schemaCosts() *schema {
 		windows = append(windows, &schema{Required: []string{w.String()}})
 	}
 	return &schema{
-		Title: "Costs", Description: "How much of each unit requests may cost, over the whole cluster and all endpoints. unlimited lifts them all.",
+		Title: "Costs", Description: "How much of each unit requests may cost, over the whole cluster. unlimited lifts them all.",
 		AnyOf: []*schema{
 			{Type: "object", PropertyNames: unitNameForm(), AdditionalProperties: &schema{AnyOf: []*schema{
 				{Type: "string", Pattern: unlimitedPattern},
@@ -371,8 +372,7 @@ func serviceNames() *schema {
 
 // tierProperties are the fields that tiers and users share.
 func tierProperties() map[string]*schema {
-	return with(with(with(with(limitProperties(),
-		"costs", schemaCosts()),
+	return with(with(with(limitProperties(),
 		"jobs", schemaJobs()),
 		"endpoints", &schema{
 			Title: "Limits at endpoints", Description: `What differs at the endpoints that the file declares; under "*", limits on the requests at all of them and away from them, taken together.`,
@@ -403,6 +403,7 @@ func limitProperties() map[string]*schema {
 			},
 			Examples: []any{json.RawMessage(`{"GET":100,"LIST":{"minute":30},"*":200}`), unlimited},
 		},
+		"costs": ref("costs"),
 		"concurrent": {
 			Title: "Requests in progress", Description: "At the same time, over the whole cluster: a whole number from 1, one with a mode, or unlimited.",
 			AnyOf: []*schema{
