@@ -47,8 +47,8 @@ func TestSpending(t *testing.T) {
 	}
 	spend("alice", 60)
 	spend("carol", 90)
-	if n := spend("dave", 101); n == 0 {
-		t.Error("101 requests of 4000 tokens each are all admitted, against 400 000 in a minute")
+	if n := spend("dave", 126); n == 0 {
+		t.Error("126 requests of 4000 tokens each are all admitted, against 500 000 in a day")
 	}
 	up.prints(t, "carol's day", `(?m)^carol +free +ok +tokens/day +\d+ +500000 `, "top", "--once", "--cost", "tokens", "--admin", up.admin)
 
