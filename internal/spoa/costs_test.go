@@ -1,11 +1,15 @@
 package spoa
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +21,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/internal/settle"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/cost"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -281,22 +286,36 @@ func TestCostsOnRedis(t *testing.T) {
 	ask := func(s *served, estimate int64) verdict {
 		return s.verdict(question{user: "erin", verb: "GET", costs: askedCosts{"tokens", [limits.MaxCostUnits]int64{estimate}}})
 	}
-	wantSoon := func(what string, s *served, estimate int64) {
+	// More than the part of one of two instances, so that Redis has to be there: on a machine that stands still it may be lost meanwhile.
+	allowed := func(what string, s *served, estimate int64) (v verdict) {
 		t.Helper()
 		proctest.Eventually(t, what, func() error {
-			if v := ask(s, estimate); !v.allowed {
+			if v = ask(s, estimate); !v.allowed {
 				return fmt.Errorf("a request of %d gets %+v", estimate, v)
 			}
 			return nil
 		})
+		return v
+	}
+	var probes uint64
+	prober := open(t, address, 1)
+	charged := func(what string, want int64) {
+		t.Helper()
+		proctest.Eventually(t, what, func() error {
+			probes++
+			probe := cost.Ask{User: "erin", Seq: probes, Forced: true, Entries: []cost.Entry{{Unit: "tokens", Window: limits.Day, Start: day.WindowStart(time.Now().Unix()), Limit: day.Max}}}
+			got, err := prober.Charge(t.Context(), "probe", []cost.Ask{probe})
+			if err == nil && got.Grants[0].Totals[0] != want {
+				err = fmt.Errorf("the day has %d, want %d", got.Grants[0].Totals[0], want)
+			}
+			return err
+		})
 	}
 	a, b := start("a"), start("b")
-	v := ask(a, 600)
-	if !v.allowed {
-		t.Fatalf("the first request gets %+v", v)
-	}
-	if v := ask(b, 500); v.allowed || v.cost != day {
-		t.Errorf("with 600 of 1000 charged a request of 500 gets %+v, want %s to refuse it", v, day.Name())
+	v := allowed("a request is charged", a, 600)
+	charged("its estimate", 600)
+	if v := ask(b, 501); v.allowed || v.cost != day {
+		t.Errorf("with 600 of 1000 charged a request of 501 gets %+v, want %s to refuse it", v, day.Name())
 	}
 	conn, err := net.Dial("unix", filepath.Join(a.dir, "costs.sock"))
 	if err != nil {
@@ -307,10 +326,8 @@ func TestCostsOnRedis(t *testing.T) {
 	if _, err := fmt.Fprintf(conn, "%d tokens -200 erin\n", second); err != nil {
 		t.Fatal(err)
 	}
-	wantSoon("what came back can be charged from the other instance", b, 600)
-	if v := ask(a, 1); v.allowed {
-		t.Errorf("with all of it charged a request of 1 gets %+v", v)
-	}
+	allowed("what came back can be charged from the other instance", b, 600)
+	charged("both", 1000)
 
 	// The agent is replaced between a charge and its settlement: the estimate stays, and the correction may come to the next.
 	a.stop()
@@ -318,12 +335,10 @@ func TestCostsOnRedis(t *testing.T) {
 	if a.err != nil {
 		t.Error(a.err)
 	}
-	if v := ask(b, 1); v.allowed {
-		t.Errorf("without the agent that charged it a request of 1 gets %+v", v)
-	}
+	charged("what the agent charged that ended", 1000)
 	next := start("a")
 	next.settle([]settle.Correction{{Second: second, Unit: "tokens", Change: -100, User: "erin"}})
-	wantSoon("what comes back by another agent can be charged", b, 100)
+	charged("what came back by another agent", 900)
 
 	// A Redis that was emptied has forgotten what was charged.
 	raw, err := net.Dial("tcp", address)
@@ -334,7 +349,61 @@ func TestCostsOnRedis(t *testing.T) {
 	if _, err := raw.Write([]byte("FLUSHALL\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	wantSoon("the day begins anew", next, 1000)
+	allowed("the day begins anew", next, 1000)
+}
+
+// HAProxy's files that know nothing of a unit are a mistake that somebody has to hear of.
+func TestCostsThatHAProxyDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		r := newRig(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		r.limiter.inForce.set.Store(costSet("costs"))
+		r.run()
+		r.joined(bus.Registry{Instances: []string{"a"}})
+		for range 3 {
+			if v := r.verdict(question{user: "alice", verb: "GET"}); !v.allowed {
+				t.Errorf("a request gets %+v, want it charged its default", v)
+			}
+		}
+		if got := r.pool.spent("alice", perMinute); got != 300 {
+			t.Errorf("the pool has %d, want 300", got)
+		}
+		if n := testutil.ToFloat64(r.metrics.unsettled); n != 3 {
+			t.Errorf("%v requests are counted, want 3", n)
+		}
+		if n := strings.Count(log.String(), "write them again (sluice haproxy)"); n != 1 {
+			t.Errorf("the log says so %d times, want once: %s", n, log.String())
+		}
+	})
+}
+
+// An agent whose socket for corrections is somebody else's serves all the same.
+func TestCostsWithoutASocket(t *testing.T) {
+	var log bytes.Buffer
+	taken := filepath.Join(t.TempDir(), "costs.sock")
+	if err := os.WriteFile(taken, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, func(o *Options) {
+		o.Logger, o.Costs = slog.New(slog.NewTextHandler(&log, nil)), "unix:"+taken
+	})
+	if loops := r.hearCosts(); len(loops) != 0 {
+		t.Errorf("%d loops hear of costs, want none", len(loops))
+	}
+	if !strings.Contains(log.String(), "what requests cost is not heard") || !strings.Contains(log.String(), taken) {
+		t.Errorf("the log says %q, want why and where", log.String())
+	}
+}
+
+// Who has no limit of costs waits for nobody's lock, and nothing is allocated for them.
+func TestCostsAreNothingToOthers(t *testing.T) {
+	l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{}, 1, nil)
+	l.inForce.set.Store(costSet("costs"))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := testing.AllocsPerRun(100, func() { l.decideNow(question{user: "dave", verb: "GET", costs: askedCosts{units: "tokens"}}) }); n != 0 {
+		t.Errorf("a verdict about somebody without such a limit allocates %v times, want never", n)
+	}
 }
 
 // Users without limits of costs pay nothing for them.
