@@ -187,8 +187,9 @@ func TestRestartedPolygenKnowsBudgets(t *testing.T) {
 	a := startAgents(t, addr)
 	var charged []string
 	for part := range 8 {
-		charged = append(charged, userOf(part, 0))
-		a.charge(userOf(part, 0), uint64(part+1), 1000+int64(part))
+		// From all over the parts, so that each polygen has some.
+		charged = append(charged, userOf(part*parts.Count/8+part%2, 0))
+		a.charge(charged[part], uint64(part+1), 1000+int64(part))
 	}
 	one := newCosting(t, addr, "one").run(t).awaitParts(t, parts.Count)
 	if list := one.Users(api.ByCost("tokens"), 20); len(list.Users) != 0 {

@@ -147,7 +147,7 @@ func (s *spending) chargedIn(second int64, c limits.Cost) charged {
 	}
 	// Nothing was charged in it yet: it will begin with the debt of the window before, and refuses because of it.
 	before, ok := w.totals.at(c.Window.Seconds(), begin-c.Window.Seconds())
-	if !ok || c.Mode != limits.Enforce {
+	if !ok {
 		return charged{}
 	}
 	return charged{Total: cost.Total{Charged: before.Debt(c.Max)}, spentAt: begin * int64(time.Second)}

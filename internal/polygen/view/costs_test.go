@@ -94,6 +94,12 @@ func TestCosts(t *testing.T) {
 			r.Limits(parse(t, replaced(costly, "minute: 100, day: 1000}, pages", "minute: 60, day: 1000}, pages")))
 			r.wait(time.Minute)
 		}, 0, 100, 60, t0.Add(2 * time.Minute)},
+		{"nor when less is told of it since", "tokens/minute", func(r *rig) {
+			r.charge("alice", "tokens/minute", 100)
+			r.Limits(parse(t, replaced(costly, "minute: 100, day: 1000}, pages", "minute: 60, day: 1000}, pages")))
+			r.charge("alice", "tokens/minute", 98)
+			r.wait(time.Minute)
+		}, 0, 98, 60, t0.Add(2 * time.Minute)},
 		{"another unit", "tokens/day", func(r *rig) { r.charge("alice", "pages/day", 3) }, 0, 0, 1000, midnight.Add(day)},
 		{"another user", "tokens/day", func(r *rig) { r.charge("bob", "tokens/day", 3) }, 0, 0, 1000, midnight.Add(day)},
 		{"a unit without a limit", "tokens/day", func(r *rig) { r.Charged(r.now, "alice", "joules", limits.Day, midnight.Unix(), 7) }, 0, 0, 1000, midnight.Add(day)},
