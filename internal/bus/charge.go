@@ -117,13 +117,16 @@ func (b *Bus) chargeCall(shard int, instance string, asks []cost.Ask) call {
 				keys = append(keys, costKey(shard, h.part, h.window, h.start), costKey(shard, h.part, h.window, h.start-length))
 				windows = append(windows, h.start, length, limits.RateName("", h.window))
 			}
-			entries = append(entries, number, e.Unit+"|"+a.User, e.Change, e.Limit, e.DryRun)
+			entries = append(entries, number, costField(e.Unit, a.User), e.Change, e.Limit, e.DryRun)
 		}
 	}
 	to := b.reportTo(UsageChannel, shard)
 	args := []any{usageHead(instance), to.command, to.name, asks[0].Seq, int64(heardTTL / time.Second), int64(requestsSpare / time.Second), len(numbers)}
 	return call{script: chargeScript, keys: keys, args: append(append(args, windows...), entries...)}
 }
+
+// costField is the field of a user's pool in its hash.
+func costField(unit, user string) string { return unit + "|" + user }
 
 func readCharged(reply any, asks []cost.Ask) (Charged, error) {
 	values, ok := reply.([]any)

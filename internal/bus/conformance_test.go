@@ -50,6 +50,7 @@ func TestConformance(t *testing.T) {
 		{"a batch that comes again counts once", takeCountsOnce},
 		{"charge is cost.Pools.Take", chargeIsPoolsTake},
 		{"charge refuses what would merge or miscount", chargeRefuses},
+		{"what was charged can be read", chargesAreRead},
 		{"pools of costs are kept for the next window", chargesExpire},
 		{"slots is concurrency.Take", slotsIsConcurrencyTake},
 		{"slots refuses what would miscount", slotsRefuses},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -101,6 +102,10 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 				ask.Entries = append(ask.Entries, cost.Entry{Unit: "tokens", Window: w, Start: 4_000_060_800, Limit: 9, Change: 1})
 			}
 			_, err := agent.Charge(ctx, "a", []cost.Ask{ask})
+			return err
+		},
+		"Charges": func() error {
+			_, err := polygen.Charges(ctx, "alice", slices.Values([]rates.Cost{{Unit: "tokens", Window: rates.Day, Max: 9}}), 4_000_060_800)
 			return err
 		},
 		"Slots": func() error {

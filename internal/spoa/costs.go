@@ -258,7 +258,7 @@ func (a *Agent) settle(all []settle.Correction) {
 			if change < 0 {
 				change, of = -change, a.metrics.refunded
 			}
-			of.WithLabelValues(c.Unit).Add(float64(change))
+			of.add(series{set.User(c.User).Tier, c.Unit}, change)
 		}
 	})
 }
@@ -286,10 +286,10 @@ func (l *limiter) settle(now time.Time, set *limits.Set, c settle.Correction) (l
 }
 
 // countCosts counts what an allowed request was charged.
-func (a *Agent) countCosts(q *question, c *costs) {
+func (a *Agent) countCosts(q *question, tier string, c *costs) {
 	unsettled := false
 	for _, u := range c.units {
-		a.metrics.charged.WithLabelValues(u.unit).Add(float64(u.amount))
+		a.metrics.charged.add(series{tier, u.unit}, u.amount)
 		unsettled = unsettled || u.number < 0
 	}
 	if !unsettled {

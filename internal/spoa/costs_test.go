@@ -195,9 +195,9 @@ func TestCostsAreSettled(t *testing.T) {
 			}
 		}
 		for name, c := range map[string]struct{ got, want float64 }{
-			"charged":  {testutil.ToFloat64(r.metrics.charged.WithLabelValues("tokens")), 1200},
-			"refunded": {testutil.ToFloat64(r.metrics.refunded.WithLabelValues("tokens")), 300},
-			"overrun":  {testutil.ToFloat64(r.metrics.overrun.WithLabelValues("tokens")), 50},
+			"charged":  {testutil.ToFloat64(r.metrics.charged.counters.WithLabelValues("free", "tokens")), 1200},
+			"refunded": {testutil.ToFloat64(r.metrics.refunded.counters.WithLabelValues("free", "tokens")), 300},
+			"overrun":  {testutil.ToFloat64(r.metrics.overrun.counters.WithLabelValues("free", "tokens")), 50},
 			"ignored":  {testutil.ToFloat64(r.metrics.correctionsIgnored), 2},
 			"refused":  {testutil.ToFloat64(r.metrics.refused.WithLabelValues("tokens/minute")), 1},
 		} {

@@ -93,19 +93,19 @@ type creditMetrics struct {
 
 // costMetrics are about what requests cost.
 type costMetrics struct {
-	charged, refunded, overrun                        *prometheus.CounterVec // by unit
+	charged, refunded, overrun                        *byTier // and unit
 	unsettled, correctionsDropped, correctionsIgnored prometheus.Counter
 	costUsers                                         prometheus.Gauge
 }
 
 func newCostMetrics(f metric.Factory) costMetrics {
 	return costMetrics{
-		charged: f.Counters("sluice_cost_charged_total",
-			"What allowed requests were charged when they started, their estimates, by unit.", "unit"),
-		refunded: f.Counters("sluice_cost_refunded_total",
-			"What came back because requests cost less than they were charged, by unit.", "unit"),
-		overrun: f.Counters("sluice_cost_overrun_total",
-			"What was charged afterwards because requests cost more than they were charged, by unit.", "unit"),
+		charged: newByTier(f.Counters("sluice_cost_charged_total",
+			"What allowed requests were charged when they started, their estimates, by their users' tier and by unit; beyond 1000 of these the tier is other.", "tier", "unit"), 2),
+		refunded: newByTier(f.Counters("sluice_cost_refunded_total",
+			"What came back because requests cost less than they were charged, by their users' tier and by unit; beyond 1000 of these the tier is other.", "tier", "unit"), 2),
+		overrun: newByTier(f.Counters("sluice_cost_overrun_total",
+			"What was charged afterwards because requests cost more than they were charged, by their users' tier and by unit; beyond 1000 of these the tier is other.", "tier", "unit"), 2),
 		unsettled: f.Counter("sluice_cost_unsettled_requests_total",
 			"Requests that were charged, and whose costs this HAProxy does not read: its files were written for limits without the unit. They cost what they were charged."),
 		correctionsDropped: f.Counter("sluice_cost_corrections_dropped_total",
@@ -138,9 +138,9 @@ func newVerdictMetrics(f metric.Factory) verdictMetrics {
 		uncounted: f.Counter("sluice_requests_uncounted_total",
 			"Requests admitted without counting because too many users were known at the time."),
 		byTier: newByTier(f.Counters("sluice_tier_requests_total",
-			"Requests as in sluice_requests_total, by their users' tier; beyond 1000 series the tier is other.", "tier", "verdict", "limit")),
+			"Requests as in sluice_requests_total, by their users' tier; beyond 1000 series the tier is other.", "tier", "verdict", "limit"), 3),
 		started: newByTier(f.Counters("sluice_requests_started_total",
-			"Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.", "tier", "verb", "operation")),
+			"Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.", "tier", "verb", "operation"), 3),
 		dryRefused: f.Counters("sluice_dry_run_refused_total",
 			"Requests that were allowed and that a limit in mode dry-run would have refused, by limit.", "limit"),
 		dryBytes: f.Counters("sluice_dry_run_bytes_total",

@@ -163,7 +163,7 @@ func (a *Agent) countVerdict(q *question, of *limits.Limits, v *verdict) {
 		a.starts.countStart(q.user, q.verb, q.op)
 		a.metrics.started.count(series{of.Tier, q.verb, q.op})
 		if v.charged != nil {
-			a.countCosts(q, v.charged)
+			a.countCosts(q, of.Tier, v.charged)
 		}
 	}
 	came := outcome(of.Tier, "allowed", "")

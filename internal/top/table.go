@@ -11,12 +11,14 @@ import (
 	"github.com/sluice-qos/sluice/internal/terms"
 )
 
-// The columns of a list, as people and as programs see their names. Numbers are on
-// the right.
-var columns = []struct {
+// A column of a list, as people and as programs see its name. Numbers are on the right.
+type column struct {
 	people, programs string
 	number           bool
-}{
+}
+
+// columns are those of lists in any order but by cost.
+var columns = []column{
 	{"user", "#user", false},
 	{"tier", "tier", false},
 	{"state", "state", false},
@@ -29,13 +31,31 @@ var columns = []struct {
 	{"seen", "seen_s", true},
 }
 
+// costColumns are those of lists by cost.
+var costColumns = []column{
+	{"user", "#user", false},
+	{"tier", "tier", false},
+	{"state", "state", false},
+	{"limit", "limit", false},
+	{"used", "used", true},
+	{"of", "max", true},
+	{"part", "used_%", true},
+	{"left", "left", true},
+	{"resets in", "resets_s", true},
+	{"rate/s", "rate/s", true},
+	{"seen", "seen_s", true},
+}
+
 // minName is how many columns a name keeps at least in a terminal that is too narrow.
 const minName = 8
 
 // formatTable is the lines of a list: who says it, the names of the columns, and the users.
 // Names become shorter where the lines would be longer than wide; 0 is no limit.
 func formatTable(p *picture, people bool, wide int) []string {
-	rows := [][]string{nil}
+	rows, columns, row := [][]string{nil}, columns, formatRow
+	if _, isCost := p.Sort.CostUnit(); isCost {
+		columns, row = costColumns, formatCostRow
+	}
 	for _, c := range columns {
 		name := c.programs
 		if people {
@@ -44,7 +64,7 @@ func formatTable(p *picture, people bool, wide int) []string {
 		rows[0] = append(rows[0], name)
 	}
 	for _, u := range p.Ranked {
-		rows = append(rows, formatRow(u, p.Time, people))
+		rows = append(rows, row(u, p.Time, people))
 	}
 	widths, total := make([]int, len(columns)), -2
 	for i := range columns {
@@ -89,17 +109,7 @@ func headline(p *picture) string {
 
 // formatRow are what a list says of a user. None is empty or has a blank.
 func formatRow(u ranked, now time.Time, people bool) []string {
-	name := terminal.QuoteWord(u.User)
-	if u.Endpoint != "" {
-		name += "@" + terminal.QuoteWord(u.Endpoint)
-	}
-	seen := max(now.Sub(u.Seen), 0)
-	number := func(programs, forPeople string) string {
-		if people {
-			return forPeople
-		}
-		return programs
-	}
+	number := numberFor(people)
 	limit, used := "-", "-"
 	if n := u.Nearest; n != nil {
 		percent := strconv.FormatFloat(n.Share*100, 'f', 0, 64)
@@ -109,12 +119,55 @@ func formatRow(u ranked, now time.Time, people bool) []string {
 		}
 	}
 	return []string{
-		name, terminal.QuoteWord(u.Tier), terminal.QuoteWord(string(u.State)),
+		formatName(u), terminal.QuoteWord(u.Tier), terminal.QuoteWord(string(u.State)),
 		strconv.FormatFloat(u.Rate, 'f', 1, 64), strconv.Itoa(u.InProgress),
 		number(strconv.FormatInt(u.Down, 10), strings.ReplaceAll(terms.PerSecond(u.Down), " ", "")),
 		number(strconv.FormatInt(u.Up, 10), strings.ReplaceAll(terms.PerSecond(u.Up), " ", "")),
 		limit, used,
-		number(strconv.FormatFloat(seen.Seconds(), 'f', 1, 64), formatAge(seen)),
+		formatSeen(u, now, people),
+	}
+}
+
+// formatCostRow is formatRow, in a list by cost.
+func formatCostRow(u ranked, now time.Time, people bool) []string {
+	number := numberFor(people)
+	cells := []string{formatName(u), terminal.QuoteWord(u.Tier), terminal.QuoteWord(string(u.State))}
+	if c := u.Cost; c == nil || c.Left == nil || c.Resets == nil || c.Max < 1 {
+		// A polygen says all of it of each user. What else answers here may not.
+		cells = append(cells, "-", "-", "-", "-", "-", "-")
+	} else {
+		limit := terminal.QuoteWord(c.Name)
+		if c.Mode != "enforce" {
+			limit += "(" + terminal.QuoteWord(c.Mode) + ")"
+		}
+		percent := strconv.FormatInt(100*c.Used/c.Max, 10) // rounded down, so that 100 is all of it
+		resets := max(c.Resets.Sub(now), 0)
+		cells = append(cells, limit, strconv.FormatInt(c.Used, 10), strconv.FormatInt(c.Max, 10), number(percent, percent+"%"),
+			strconv.FormatInt(*c.Left, 10), number(strconv.FormatFloat(resets.Seconds(), 'f', 0, 64), resets.Round(time.Second).String()))
+	}
+	return append(cells, strconv.FormatFloat(u.Rate, 'f', 1, 64), formatSeen(u, now, people))
+}
+
+func formatName(u ranked) string {
+	name := terminal.QuoteWord(u.User)
+	if u.Endpoint != "" {
+		name += "@" + terminal.QuoteWord(u.Endpoint)
+	}
+	return name
+}
+
+func formatSeen(u ranked, now time.Time, people bool) string {
+	seen := max(now.Sub(u.Seen), 0)
+	return numberFor(people)(strconv.FormatFloat(seen.Seconds(), 'f', 1, 64), formatAge(seen))
+}
+
+// numberFor chooses between a plain number and one with its unit.
+func numberFor(people bool) func(programs, forPeople string) string {
+	return func(programs, forPeople string) string {
+		if people {
+			return forPeople
+		}
+		return programs
 	}
 }
 

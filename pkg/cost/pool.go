@@ -135,9 +135,11 @@ func (p Pools) before(user string, e Entry) Total {
 	if total, begun := p[name]; begun {
 		return total
 	}
-	last := p[name.previous()]
-	return Total{Charged: debt(last.Charged, max(last.Due, e.Limit), e.Limit)}
+	return Total{Charged: p[name.previous()].Debt(e.Limit)}
 }
+
+// Debt is what the next window begins with, under a limit that is enforced.
+func (t Total) Debt(limit int64) int64 { return debt(t.Charged, max(t.Due, limit), limit) }
 
 // debt is what a window begins with, of a total of the window before and how much of that
 // left no debt.
