@@ -40,7 +40,7 @@ APART := containers helm
 UNIT = $$($(GO) list ./pkg/jobs/... ./internal/bus ./internal/spoa ./internal/up ./... | grep -v -e /test/ -e /bench$$ $(CALM:.%=-e %$$))
 # Pure packages, without goroutines (see lint). Their simulations of whole clusters
 # take six times as long with the race detector, which has nothing to find in them.
-PURE := ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./pkg/credit ./pkg/quota ./pkg/limits ./pkg/limits/limitfile
+PURE := ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./pkg/cost ./pkg/credit ./pkg/quota ./pkg/limits ./pkg/limits/limitfile
 # Nor has it in haproxy, which only writes files. Its tests mostly wait for HAProxy, and
 # leave the processors to the simulations.
 CALM := $(PURE) ./haproxy
@@ -188,7 +188,7 @@ simulate: ## play HISTORIES random histories of a cluster in virtual time, from 
 	$(GO) test -trimpath -count=1 -timeout 60m -v -run 'TestHistories$$' ./test/simulation -args -histories $(HISTORIES) -seed $(SEED)
 
 mutate: ## count the small mistakes in the cores that their tests miss
-	nice $(GO) run ./test/mutate ./pkg/credit ./pkg/bandwidth ./pkg/ratelimit ./pkg/concurrency
+	nice $(GO) run ./test/mutate ./pkg/credit ./pkg/bandwidth ./pkg/cost ./pkg/ratelimit ./pkg/concurrency
 
 lint: $(LINT) ## check style, and that imports point one way
 	$(LINT) run ./...

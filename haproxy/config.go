@@ -30,8 +30,10 @@ type Config struct {
 	CreditClasses []string      // that have tickets, as the function of this name says; nil: all requests, and every verb
 	Exempt        limits.Exempt // its addresses and paths; the users are the agent's
 	Addresses     limits.AddressLimits
-	Fitted        bool // leaves out what this Config does not need: the lists that Exempt has nothing for, and the like
-	Bandwidth     bool // of Fitted: somebody's bandwidth is limited; only then HAProxy can hold bodies, and before 2.7 buffers are large
+	Costs         []limits.CostUnit // what requests can cost, sorted by name
+	CostsSocket   string            // SLUICE_COSTS: where the agent hears what they did cost, as SPOE
+	Fitted        bool              // leaves out what this Config does not need: the lists that Exempt has nothing for, and the like
+	Bandwidth     bool              // of Fitted: somebody's bandwidth is limited; only then HAProxy can hold bodies, and before 2.7 buffers are large
 }
 
 // env returns the variables that c sets. HAProxy takes each as one word, whatever is in it, and says
@@ -49,6 +51,7 @@ func (c Config) env() ([]string, error) {
 		{"SLUICE_ORIGIN", c.Origin},
 		{"SLUICE_SPOE", c.SPOE},
 		{"SLUICE_PEER", c.Peer},
+		{"SLUICE_COSTS", c.CostsSocket},
 		{"SLUICE_RUNTIME", c.Runtime},
 		{"SLUICE_STATS", c.Stats},
 		{"SLUICE_INSTANCE", c.Instance},

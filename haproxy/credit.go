@@ -63,6 +63,7 @@ type creditRules struct {
 	byDefault  string // where a user has credit by default
 	counted    string // where a request is admitted that did not pass by
 	short      string // the short way, of verbs; none if operation classes have tickets
+	left       string // what is left of a second, for the answer
 	beginning  string // where a second begins on the short way; none if many classes have tickets
 }
 
@@ -81,6 +82,7 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 		r.given += fmt.Sprintf("    http-request sc-set-gpt(%d,0) var(txn.sluice.each_%d) if writing\n", each, i)
 		r.byDefault += fmt.Sprintf("    http-request sc-set-gpt(%d,0) str(~%d),table_gpt(0,sluice_default) if begins_it\n", each, i)
 		draw := fmt.Sprintf("    http-request set-var(txn.sluice_over) sc_inc_gpc(%[2]d,0),sub(txn.sluice_last),and(4294967295) if %%s { sc_get_gpt(%[1]d,0),set-var(txn.sluice_last) -m found }\n", last, drawn)
+		r.left += ticketsLeft(class, each, last, drawn)
 		switch {
 		case class == limits.All:
 		// The verb is a variable already. An operation needs the rules of the classes to have run, and the
@@ -99,6 +101,9 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 			return r, fmt.Errorf("class that has tickets %q: want a verb, or 1 to 32 of A-Z, 0-9 and _, the first a letter", class)
 		}
 	}
+	r.left = "    .if streq(\"${SLUICE_RATELIMIT-refused}\",all) && !streq(\"${SLUICE_CREDIT-on}\",off)\n" +
+		"    acl left_here sc_get_gpt(0,0) -m found\n    acl not_through var(txn.sluice.reason) -m found\n    acl not_through var(txn.sluice_spent) -m found\n" +
+		"    http-after-response del-header RateLimit if left_here !not_through\n" + r.left + "    .endif\n"
 	// Users may be limited by no verb at all. Their requests pass the short way with the ticket of all.
 	for _, method := range shortMethods {
 		if !slices.Contains(classes, method) { // a ticket of "*" alone
@@ -125,6 +130,29 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 		r.beginning = shortRenewal(len(classes), r.short)
 	}
 	return r, nil
+}
+
+// unlimitedTickets is how many tickets a second the agent gives of a class that is not limited.
+const unlimitedTickets = 1 << 28
+
+// ticketsLeft are the rules that tell a client how many tickets of a class are left of this second. They are fewer than what the
+// user has: those of other instances, and those of a second that nobody has begun yet, are not among them.
+func ticketsLeft(class string, each, last, drawn int) string {
+	of := fmt.Sprintf(" { var(txn.sluice_class) -m str %s }", class)
+	switch {
+	case class == limits.All:
+		of = ""
+	// The short way has no variable for it.
+	case slices.Contains(shortMethods, class):
+		of = fmt.Sprintf(" { method %s }", class)
+	case !slices.Contains(creditClasses(), class):
+		of = fmt.Sprintf(" { var(txn.sluice_op) -m str %s }", class)
+	}
+	return fmt.Sprintf("    acl left_%[1]d sc_get_gpt(%[1]d,0) 1:%[2]d\n"+
+		"    http-after-response set-var(txn.sluice_left) sc_get_gpt(%[3]d,0),sub(txn.sluice_read),and(4294967295) if left_here !not_through%[5]s left_%[1]d { sc_get_gpc(%[4]d,0),set-var(txn.sluice_read) -m found }\n"+
+		"    http-after-response set-var(txn.sluice_left) int(0) if left_here !not_through%[5]s left_%[1]d { var(txn.sluice_left) -m int gt %[6]d }\n"+
+		"    http-after-response add-header RateLimit '\"%[7]s\";r=%%[var(txn.sluice_left)]' if left_here !not_through%[5]s left_%[1]d\n",
+		each, unlimitedTickets-1, last, drawn, of, 1<<31-1, class)
 }
 
 // countedVerbs are the verbs of which requests without operation class are counted that
@@ -201,6 +229,7 @@ func (c Config) putCredit(cfg *edition, r creditRules) {
 	cfg.put("admitted by credit", r.counted)
 	cfg.put("short tickets", r.short)
 	cfg.put("short renewal", r.beginning)
+	cfg.put("tickets left", r.left)
 	c.putShares(cfg, len(c.creditClasses()))
 	// Sticky counter 2 is free for what haproxy.cfg uses it for.
 	if c.Addresses == (limits.AddressLimits{}) {

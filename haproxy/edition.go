@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// An edition is haproxy.cfg while it is edited. Parts of it stand between marks, which are comments with
+// An edition is haproxy.cfg or spoe.cfg while it is edited. Parts of it stand between marks, which are comments with
 // the part's name. A mark or a text that is not there is an error, after which nothing more is edited: the
 // files are ours, so tests find out, and whoever edits looks once, at the end.
 type edition struct {
@@ -19,7 +19,7 @@ func (e *edition) cut(name, indent string) (before, part, after string) {
 	before, rest, begun := strings.Cut(e.text, begin)
 	part, after, ended := strings.Cut(rest, end)
 	if (!begun || !ended) && e.err == nil {
-		e.err = fmt.Errorf("haproxy.cfg has no marks for %s", name)
+		e.err = fmt.Errorf("no file has marks for %s", name)
 	}
 	return before + begin, part, end + after
 }

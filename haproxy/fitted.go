@@ -13,7 +13,7 @@ import (
 func ForLimits(set *limits.Set) Config {
 	return Config{
 		Classes: set.Classes(), CreditClasses: CreditClasses(set), Exempt: set.Exempt(), Addresses: set.AddressLimits(),
-		Fitted: true, Bandwidth: set.LimitsBandwidth(),
+		Costs: set.CostUnits(), Fitted: true, Bandwidth: set.LimitsBandwidth(),
 	}
 }
 

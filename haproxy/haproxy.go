@@ -23,13 +23,13 @@ import (
 // Files holds haproxy.cfg, spoe.cfg, *.lst, lua/*.lua, identify/*.cfg and
 // classify/*.cfg.
 //
-//go:embed haproxy.cfg spoe.cfg *.lst lua/bandwidth.lua lua/bandwidth_clock.lua lua/local_addresses.lua identify/*.cfg classify/*.cfg
+//go:embed haproxy.cfg spoe.cfg *.lst lua/bandwidth.lua lua/bandwidth_clock.lua lua/costs.lua lua/cost_queue.lua lua/cost_scanner.lua lua/local_addresses.lua identify/*.cfg classify/*.cfg
 var Files embed.FS
 
 // written are the files that Write writes, haproxy.cfg first.
 var written = []string{
 	"haproxy.cfg", "spoe.cfg", "health-paths.lst", "exempt-addresses.lst", "exempt-paths.lst", "exempt-prefixes.lst",
-	"lua/bandwidth.lua", "lua/bandwidth_clock.lua", "lua/local_addresses.lua",
+	"lua/bandwidth.lua", "lua/bandwidth_clock.lua", "lua/costs.lua", "lua/cost_queue.lua", "lua/cost_scanner.lua", "lua/local_addresses.lua",
 }
 
 // Names of the peers as haproxy.cfg declares them. The agent dials LocalPeer
@@ -166,17 +166,22 @@ func (c Config) files() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := &edition{text: files["haproxy.cfg"]}
+	costs, err := newCostRules(c.Costs)
+	if err != nil {
+		return nil, err
+	}
+	cfg, spoe := &edition{text: files["haproxy.cfg"]}, &edition{text: files["spoe.cfg"]}
 	cfg.put("identify", chain)
 	cfg.put("classify", rules)
 	// In this order: the limits of addresses move rules of credit, and what is needless is looked for in all.
 	c.putCredit(cfg, credit)
 	putAddresses(cfg, c.Addresses)
+	putCosts(cfg, spoe, costs)
 	c.leaveOutNeedless(cfg, identifiers)
-	if cfg.err != nil {
-		return nil, cfg.err
+	if err := errors.Join(cfg.err, spoe.err); err != nil {
+		return nil, err
 	}
-	files["haproxy.cfg"] = cfg.text
+	files["haproxy.cfg"], files["spoe.cfg"] = cfg.text, spoe.text
 	// Added to what the lists have as they are shipped.
 	lists, err := exemptLists(c.Exempt)
 	if err != nil {

@@ -140,8 +140,16 @@ func TestVariableTable(t *testing.T) {
 		documented[m[1]] = m[2]
 	}
 	used := map[string]string{}
+	// Files for a limit file with costs use all of them.
+	files, err := Config{Costs: units}.files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`os\.getenv\("(SLUICE_[A-Z_]+)"\) or "([^"]*)"`).FindAllStringSubmatch(files["lua/costs.lua"], -1) {
+		used[m[1]] = m[2]
+	}
 	for _, file := range []string{"haproxy.cfg", "spoe.cfg"} {
-		for _, m := range regexp.MustCompile(`\$\{(SLUICE_[A-Z_]+)-([^}]*)\}`).FindAllStringSubmatch(shipped(t, file), -1) {
+		for _, m := range regexp.MustCompile(`\$\{(SLUICE_[A-Z_]+)-([^}]*)\}`).FindAllStringSubmatch(files[file], -1) {
 			if was, ok := used[m[1]]; ok && was != m[2] && m[1] != "SLUICE_BUFSIZE" {
 				t.Errorf("%s has the defaults %q and %q", m[1], was, m[2])
 			}

@@ -47,6 +47,8 @@ type told struct {
 	Lapsed       int64
 	Here, Places int64
 	Shares       bool
+	Units        string
+	Costs        [2]string // "" of those that the request does not say
 }
 
 // vars are the variables that the agent answers with.
@@ -134,6 +136,14 @@ func (a *spoeAgent) note(r *request.Request) (h told, answer func(told) vars) {
 	}
 	if shares, there := m.KV.Get("shares"); there {
 		h.Shares, _ = shares.(bool)
+	}
+	for name, to := range map[string]*string{"units": &h.Units, "cost_0": &h.Costs[0], "cost_1": &h.Costs[1]} {
+		v, _ := m.KV.Get(name)
+		text, ok := v.(string)
+		if v != nil && !ok {
+			a.faults = append(a.faults, fmt.Sprintf("argument %s is a %T (%v), want text or none", name, v, v))
+		}
+		*to = text
 	}
 	for name, to := range map[string]*int64{"spent": &h.Spent, "drawn": &h.Drawn, "lapsed": &h.Lapsed, "here": &h.Here, "places": &h.Places} {
 		v, _ := m.KV.Get(name)

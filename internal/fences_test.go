@@ -44,7 +44,7 @@ func TestFences(t *testing.T) {
 // What decides about requests links neither YAML nor anything else that is not of the standard
 // library or its own.
 func TestCores(t *testing.T) {
-	cores := []string{"pkg/limits", "pkg/ratelimit", "pkg/concurrency", "pkg/bandwidth", "pkg/credit", "pkg/quota"}
+	cores := []string{"pkg/limits", "pkg/ratelimit", "pkg/concurrency", "pkg/bandwidth", "pkg/cost", "pkg/credit", "pkg/quota"}
 	allowed := append(slices.Clone(cores), "pkg/internal/agenda", "pkg/internal/changes", "pkg/internal/reports", "pkg/cause")
 	for _, core := range cores {
 		for _, pkg := range dependencies(t, core) {

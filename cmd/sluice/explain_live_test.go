@@ -57,7 +57,7 @@ func explained(t *testing.T, u api.User, args ...string) (stdout, asked string) 
 
 func TestExplainLive(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 30, 0, 250e6, time.UTC)
-	until := now.Add(750 * time.Millisecond)
+	until, left := now.Add(750*time.Millisecond), int64(488)
 	last := int64(10)
 	from := api.From{Polygen: "one", Leading: true, Version: versionOf(t), Time: now}
 	for _, tt := range []struct {
@@ -72,6 +72,7 @@ use:
   GET             12 of 10 this second, 10 in the last
   */minute        12 of 500 and a burst of 7 this minute, 10 in the last  dry-run: nobody is refused
   concurrent      5 of 5 in progress
+  tokens/day      12 of 500 this day, 10 in the last; 488 left until 2026-11-20T12:30:01Z
   bandwidth.down  1.5 MiB/s of 10 MiB/s
 requests started:
   *            12.5/s
@@ -93,6 +94,7 @@ last refusals:
 			Limits: []api.Limit{{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Used: 12, Last: &last},
 				{Name: "*/minute", Max: 500, Window: 60, Burst: 7, Mode: "dry-run", Used: 12, Last: &last},
 				{Name: "concurrent", Max: 5, Mode: "enforce", Used: 5},
+				{Name: "tokens/day", Unit: "tokens", Max: 500, Window: 86400, Mode: "enforce", Used: 12, Last: &last, Left: &left, Resets: &until},
 				{Name: "bandwidth.down", Max: 10 << 20, Mode: "enforce", Used: 3 << 19}},
 			Instances: []api.Place{{Instance: "one", InProgress: 3, Slots: 4, Down: 3 << 19, DownShare: 8 << 20}, {Instance: "two\x1b", InProgress: 2, Slots: 1, Up: 9, UpShare: 2048}},
 			Decisions: []api.Decision{{Time: now, Kind: api.Throttle, Limit: "GET", Reason: api.RequestRate, Mode: "enforce"},

@@ -28,6 +28,11 @@ func TestRunbookCommands(t *testing.T) {
 	_, redis := proctest.Redis(t)
 	u := startUp(t, "--listen", proctest.FreeAddr(t), "--redis", redis)
 	u.awaitReady(t)
+	// Where requests cost nothing there is no list by cost. The change is taken up while commands are tried.
+	costly := strings.Replace(goodLimits, "tiers:\n  free:\n", "costs: {tokens: {estimate: {default: 10}}}\ntiers:\n  free:\n    costs: {tokens: {day: 1000}}\n", 1)
+	if err := os.WriteFile(u.limits, []byte(costly), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	// curl takes an answer that is an error for one, too.
 	home := t.TempDir()
 	if err := os.WriteFile(filepath.Join(home, ".curlrc"), []byte("fail\n"), 0o600); err != nil {

@@ -14,6 +14,7 @@ type top struct {
 	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
 	Sort     string        `help:"Sort order: rate (most requests per second), concurrent (most in progress), down or up (most bytes per second), or recent (heard of last)." enum:"rate,concurrent,down,up,recent" default:"rate" placeholder:"ORDER"`
 	Jobs     bool          `help:"List instead the users who have background jobs that run or wait, those with most waiting jobs first. polygen asks the workers that its flag --jobs-worker names."`
+	Cost     string        `help:"List who was charged most of UNIT, such as tokens, in their day, or the longest window that they have a limit of, in place of --sort." placeholder:"UNIT"`
 	N        int           `short:"n" help:"Maximum number of users, up to 100. A terminal shows as many of them as fit." default:"20" placeholder:"N"`
 	Interval time.Duration `help:"Refresh interval, at least 100ms." default:"2s" placeholder:"TIME"`
 	Once     bool          `help:"Print one list and exit."`
@@ -35,7 +36,7 @@ The first line has the cluster's time, which polygen answers and whether it lead
 
 user: the name, with @ENDPOINT where users are counted apart; in quotes if it is not plain; ~HASH if it is too long or odd to be sent
 
-tier, state: ok, throttled (until the window of a request limit ends) or blocked (until less is in progress)
+tier, state: ok, throttled (until the window of a request limit ends), blocked (until less is in progress) or spent (nothing is left of a limit of costs)
 
 rate/s, in progress: requests; down, up: bytes per second
 
@@ -43,13 +44,15 @@ nearest, used: the limit that the user is nearest to, and how much of it is used
 
 seen: how long ago the user was last heard of
 
+With --cost there are other columns between state and rate/s: limit, used and of which maximum, the part that is used, what is left, and after how long it begins anew. Who was charged nothing is not listed; who has been quiet for hours is.
+
 In a pipe the lines of a table that are no users begin with #, the columns are divided by blanks, none is empty ("-" is no limit), and bytes, percents and seconds are plain numbers:
 
 sluice top --once | awk '!/^#/ && $3 != "ok" {print $1, $8}'
 
 With --jobs the columns are: user, tier; running: jobs that hold a slot; waiting: jobs that could run and do not (1000+ are more than were counted); waits for: how long the oldest of them has; oldest job: its id, for sluice explain --job; held by, limit: the limit of the user that holds them, total or queue:SERVICE, and how many jobs at a time it allows ("-": no limit does, they wait for a worker). The first line names workers that do not answer. With --json each line is the answer of /api/v1/jobs.
 
-With --json each line is the answer of /api/v1/users, and of each user "nearest": limit, mode, used, max and share, or null.
+With --json each line is the answer of /api/v1/users, and of each user "nearest": limit, mode, used, max and share, or null. With --cost it has "cost" as well.
 
 Users without a limit are listed, too: "started" in the JSON has the requests per second of each verb and operation class. Bytes per second are known only of users with a limit of bandwidth. Refused requests did not start, and are in no rate.`
 }
@@ -60,6 +63,14 @@ func (t *top) Validate() error {
 		return fmt.Errorf("--n=%d: want 1 to %d", t.N, maxTop)
 	}
 	return validInterval(t.Interval)
+}
+
+// order is who comes first.
+func (t *top) order() api.Sort {
+	if t.Cost != "" {
+		return api.ByCost(t.Cost)
+	}
+	return api.Sort(t.Sort)
 }
 
 func validInterval(d time.Duration) error {
@@ -77,6 +88,6 @@ func (t *top) execute(stdout, stderr io.Writer) int {
 		return cli.Exit(stderr, "sluice top", err)
 	}
 	defer a.Close()
-	o := listing.Options{Jobs: t.Jobs, Sort: api.Sort(t.Sort), N: t.N, Interval: t.Interval, Once: t.Once, JSON: t.JSON}
+	o := listing.Options{Jobs: t.Jobs, Sort: t.order(), N: t.N, Interval: t.Interval, Once: t.Once, JSON: t.JSON}
 	return cli.Exit(stderr, "sluice top", listing.Run(ctx, a, o, stdout, stderr))
 }

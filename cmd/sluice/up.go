@@ -15,7 +15,7 @@ import (
 
 type up struct {
 	Limits    string `help:"The limit file; it is read again when it changes." predictor:"file" default:"config/limits.yaml" placeholder:"FILE"`
-	Origin    string `help:"The server to protect. Default: a demo origin with /bytes/N, /sleep/MS and a sink for POST." placeholder:"HOST:PORT"`
+	Origin    string `help:"The server to protect. Default: a demo origin with /bytes/N, /sleep/MS, /cost/N, /v1/chat/completions and a sink for POST." placeholder:"HOST:PORT"`
 	Listen    string `help:"Where the first instance listens; each further one on the next port." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
 	Instances int    `help:"Number of instances, each a HAProxy with its agent." default:"1" placeholder:"N"`
 	Redis     string `help:"Address of Redis. Default: an embedded one." placeholder:"ADDR"`

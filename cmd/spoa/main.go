@@ -24,6 +24,7 @@ type options struct {
 	Peers     string `help:"Where HAProxy's local peer listens: unix:/path, or host:port of loopback. It has no authentication: other addresses are refused." default:"unix:/run/sluice/peers.sock" placeholder:"ADDR" env:"SLUICE_PEER"`
 	LocalPeer string `help:"What HAProxy is called among its peers: its localpeer." default:"haproxy" placeholder:"NAME" env:"SLUICE_LOCAL_PEER"`
 	Runtime   string `help:"Path of the socket of HAProxy's runtime API, by which credit is taken back. Without it HAProxy asks about every request." default:"/run/sluice/runtime.sock" placeholder:"PATH" env:"SLUICE_RUNTIME"`
+	Costs     string `name:"costs-socket" help:"Where HAProxy says what requests cost: unix:/path, or host:port of loopback. It has no authentication: other addresses are refused. Default: costs.sock beside the socket of --spoe." placeholder:"ADDR" env:"SLUICE_COSTS"`
 
 	MaxWait     time.Duration `help:"Maximum time that a request waits for its verdict. Keep it below HAProxy's 'timeout processing'." default:"20ms" placeholder:"TIME" env:"SLUICE_MAX_WAIT"`
 	OnRedisLoss string        `help:"While Redis is lost: hold (enforce this instance's part of each limit) or open (admit everything)." enum:"hold,open" default:"hold" placeholder:"WHAT" env:"SLUICE_ON_REDIS_LOSS"`
@@ -83,7 +84,7 @@ func serve(ctx context.Context, o options) error {
 	defer b.Close()
 	agent, err := spoa.New(spoa.Options{
 		// Two agents that were given one name by mistake are two all the same.
-		Instance: o.Instance + "#" + rand.Text()[:8], Bus: b, SPOE: o.SPOE, Peers: o.Peers, LocalPeer: o.LocalPeer, Runtime: o.Runtime,
+		Instance: o.Instance + "#" + rand.Text()[:8], Bus: b, SPOE: o.SPOE, Peers: o.Peers, LocalPeer: o.LocalPeer, Runtime: o.Runtime, Costs: o.Costs,
 		MaxWait: o.MaxWait, DrainFor: o.Drain, UnknownUsers: o.UnknownUsers, OnLoss: spoa.OnLoss(o.OnRedisLoss), HoldFor: o.HoldFor,
 		Logger: log, Registerer: registry, Tracer: tracer,
 	})

@@ -113,6 +113,13 @@ func overview() *dashboard.DashboardBuilder {
 		WithPanel(graph("Bytes moved", "", units.BytesPerSecondIEC,
 			line{`sum by (direction) (rate(sluice_bytes_total{instance=~"$instance"}[$__rate_interval]))`, "{{direction}}"},
 			line{`sum by (direction) (rate(sluice_dry_run_bytes_total{instance=~"$instance"}[$__rate_interval]))`, "{{direction}}, above a limit in a dry run"})).
+		WithRow(dashboard.NewRowBuilder("What requests cost")).
+		WithPanel(graph("Charged, and corrected, by tier", "The estimates of requests that started, what came back of them, and what they cost beyond them.", units.Short,
+			line{`sum by (tier, unit) (rate(sluice_cost_charged_total{instance=~"$instance"}[$__rate_interval]))`, "{{tier}}: {{unit}} charged per second"},
+			line{`sum by (tier, unit) (rate(sluice_cost_refunded_total{instance=~"$instance"}[$__rate_interval]))`, "{{tier}}: {{unit}} given back"},
+			line{`sum by (tier, unit) (rate(sluice_cost_overrun_total{instance=~"$instance"}[$__rate_interval]))`, "{{tier}}: {{unit}} beyond the estimate"})).
+		WithPanel(graph("Users near their day", "With 80 % or more used of what their requests may cost in a day. sluice top --cost UNIT lists them.", units.Short,
+			line{`sum by (tier, unit) (sluice_users_near_budget)`, "{{tier}}: {{unit}}"})).
 		WithRow(dashboard.NewRowBuilder("Background jobs")).
 		WithPanel(graph("Jobs by queue", "Held back are those that wait for their own user's jobs: parked and gated.", units.Short,
 			line{`max by (queue, state) (sluice_jobs_depth)`, "{{queue}}: {{state}}"})).

@@ -18,6 +18,7 @@ end
 for name, why in pairs({
 	SLUICE_PEER = "the peers protocol has no authentication",
 	SLUICE_SPOE = "SPOE has no authentication",
+	SLUICE_COSTS = "who reaches it changes what users were charged",
 	SLUICE_RUNTIME = "the runtime socket lets everybody lift limits",
 	SLUICE_STATS = "the stats socket lets everybody do everything",
 }) do

@@ -33,6 +33,12 @@ const (
 	maxName = 16 << 10
 )
 
+// usersOrders are the orders of lists of users. The first one is the default, and the last one stands for those
+// by each unit of cost.
+var usersOrders = []api.Sort{api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent, anyCost}
+
+var anyCost = api.ByCost("UNIT")
+
 // apiPaths are the paths that exist, for answers to requests for others.
 var apiPaths = []string{
 	"/api/v1/users", "/api/v1/users/{user}", "/api/v1/unknown-users", "/api/v1/instances",
@@ -55,7 +61,7 @@ func serveAPI(mux *http.ServeMux, source API) {
 		})
 	}
 	get("users", func(r *http.Request) (any, error) {
-		by, n, err := parseList(r.URL.Query(), api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent)
+		by, n, err := parseList(r.URL.Query(), usersOrders...)
 		if err != nil {
 			return nil, err
 		}
@@ -119,7 +125,7 @@ func parseList(q url.Values, orders ...api.Sort) (by api.Sort, n int, err error)
 	// A question without parameters is answered, so that one can begin with curl.
 	by = orders[0]
 	if s := q.Get("sort"); s != "" {
-		if by = api.Sort(s); !slices.Contains(orders, by) {
+		if by = api.Sort(s); !validOrder(by, orders) {
 			valid := make([]string, len(orders))
 			for i, o := range orders {
 				valid[i] = string(o)
@@ -161,6 +167,15 @@ func serveJob(source API) http.HandlerFunc {
 			writeJSON(w, http.StatusOK, job)
 		}
 	}
+}
+
+func validOrder(by api.Sort, orders []api.Sort) bool {
+	unit, isCost := by.CostUnit()
+	if !isCost {
+		return slices.Contains(orders, by)
+	}
+	// Which units there are is known to who answers: of any other nobody is listed.
+	return slices.Contains(orders, anyCost) && unit != "" && len(unit) <= 24 && strings.Trim(unit, "abcdefghijklmnopqrstuvwxyz0123456789_-") == ""
 }
 
 // question is the user who is asked about.

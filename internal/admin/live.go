@@ -81,7 +81,7 @@ func serveEvents(live Live) http.HandlerFunc {
 
 // parseWatch reads the question of a live stream.
 func parseWatch(q url.Values) (api.Question, error) {
-	by, n, err := parseList(q, api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent)
+	by, n, err := parseList(q, usersOrders...)
 	if err != nil {
 		return api.Question{}, err
 	}

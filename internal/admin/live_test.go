@@ -39,7 +39,7 @@ func TestLivePaths(t *testing.T) {
 		{"with a user by key", "GET", "/api/v1/live?user=~AB&by=key", 200, `watch 50 by rate, user "~AB" at "", a key: true, stopped`, ""},
 		{"without a user there is no endpoint", "GET", "/api/v1/live?endpoint=api&by=key", 200, `watch 50 by rate, user "" at "", a key: false, stopped`, ""},
 		{"its headers alone", "HEAD", "/api/v1/live", 200, "", ""},
-		{"no such order", "GET", "/api/v1/live?sort=active", 400, "", `unknown sort "active" (valid: rate, concurrent, down, up, recent)`},
+		{"no such order", "GET", "/api/v1/live?sort=active", 400, "", `unknown sort "active" (valid: rate, concurrent, down, up, recent, cost:UNIT)`},
 		{"too many users", "GET", "/api/v1/live?n=1001", 400, "", `n="1001": want a number from 1 to 1000`},
 		{"no endpoint's name", "GET", "/api/v1/live?endpoint=A", 400, "", `endpoint "A" is no name of one (valid: *, or up to 24 of a-z, 0-9 and -, the first none)`},
 		{"by something else", "GET", "/api/v1/live?by=x", 400, "", `unknown by "x" (valid: name, key)`},

@@ -239,8 +239,8 @@ func (d *document) differences(t *testing.T, at string, s *schema, answer any, a
 
 // words are all values of the types that have few.
 var words = map[reflect.Type][]string{
-	reflect.TypeFor[api.State]():   {string(api.OK), string(api.Throttled), string(api.Blocked)},
-	reflect.TypeFor[api.Reason]():  {string(api.RequestRate), string(api.ConcurrentRequests)},
+	reflect.TypeFor[api.State]():   {string(api.OK), string(api.Throttled), string(api.Blocked), string(api.Spent)},
+	reflect.TypeFor[api.Reason]():  {string(api.RequestRate), string(api.ConcurrentRequests), string(api.Cost)},
 	reflect.TypeFor[cause.Cause](): {string(cause.ThrottleTable), string(cause.BlockTable)},
 	reflect.TypeFor[api.Kind]():    {string(api.Throttle), string(api.Block), string(api.Unblock), string(api.Refused)},
 	reflect.TypeFor[api.EventKind](): {string(api.ThrottleEvent), string(api.BlockEvent), string(api.UnblockEvent), string(api.SlotsEvent),
@@ -596,7 +596,8 @@ func TestOpenAPIParameters(t *testing.T) {
 			}
 			if s.Pattern != "" {
 				pattern := regexp.MustCompile(s.Pattern)
-				for _, value := range []string{"", "a", "-a", "a-", "s3-eu", "A", "a.b", "9", strings.Repeat("x", 24), strings.Repeat("x", 25), "ü", "a\n"} {
+				for _, value := range []string{"", "a", "-a", "a-", "s3-eu", "A", "a.b", "9", strings.Repeat("x", 24), strings.Repeat("x", 25), "ü", "a\n",
+					"rate", "cost:tokens", "cost:a_b", "cost:", "cost", "cost:A", "cost:a/b", "cost:" + strings.Repeat("x", 24), "cost:" + strings.Repeat("x", 25), "rate,up"} {
 					want(value, map[bool]int{true: 200, false: 400}[pattern.MatchString(value)])
 				}
 			}

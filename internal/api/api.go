@@ -4,6 +4,7 @@
 package api
 
 import (
+	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/cause"
@@ -36,10 +37,11 @@ type Name struct {
 type Users struct {
 	From
 	Sort     Sort      `json:"sort"`
-	Users    []Summary `json:"users"`    // those with most first
-	Seen     int       `json:"seen"`     // users who are known of at all
-	Dropped  uint64    `json:"dropped"`  // users forgotten because there were too many
-	Capacity int       `json:"capacity"` // users who can be known of
+	Units    []string  `json:"units,omitempty"` // what requests cost, by the limit file; sorted; absent if it declares none
+	Users    []Summary `json:"users"`           // those with most first
+	Seen     int       `json:"seen"`            // users who are known of at all
+	Dropped  uint64    `json:"dropped"`         // users forgotten because there were too many
+	Capacity int       `json:"capacity"`        // users who can be known of
 }
 
 // Summary is what one user uses now.
@@ -54,6 +56,7 @@ type Summary struct {
 	Up         int64     `json:"up"`             // bytes per second
 	Seen       time.Time `json:"seen"`           // when the user was last heard of
 	Near       *Near     `json:"near,omitempty"` // the limit that the user is nearest to; absent without limits
+	Cost       *Limit    `json:"cost,omitempty"` // in lists by what requests cost: the limit of that unit with the longest window; absent otherwise
 
 	// Started is the requests per second that were admitted, limited or not: by verb and
 	// operation class, and of all together by "*". Absent if there were none lately.
@@ -108,6 +111,7 @@ const (
 	OK        State = "ok"
 	Throttled State = "throttled" // until the window of a request limit ends
 	Blocked   State = "blocked"   // until less is in progress
+	Spent     State = "spent"     // until the window of a limit of costs ends, or something is given back: what costs that unit is refused
 )
 
 // Reason is why a request is refused, in the words of the header Sluice-Reason.
@@ -117,6 +121,7 @@ type Reason string
 const (
 	RequestRate        Reason = "request-rate"
 	ConcurrentRequests Reason = "concurrent-requests"
+	Cost               Reason = "cost"
 )
 
 // Why is a limit that is reached now.
@@ -131,16 +136,21 @@ type Why struct {
 
 // Limit is a limit and its use.
 type Limit struct {
-	// Name is "GET", "LIST/minute" and the like for requests, else concurrent,
-	// bandwidth.down or bandwidth.up.
+	// Name is "GET", "LIST/minute" and the like for requests, "tokens/day" for what they cost, else
+	// concurrent, bandwidth.down or bandwidth.up.
 	Name   string  `json:"name"`
-	Max    int64   `json:"max"`              // requests in each window, requests in progress, or bytes per second
-	Window int64   `json:"window,omitempty"` // of requests: its length in seconds
+	Unit   string  `json:"unit,omitempty"`   // of what requests cost: what is counted, such as tokens
+	Max    int64   `json:"max"`              // requests, or so many of the unit, in each window; requests in progress; or bytes per second
+	Window int64   `json:"window,omitempty"` // of requests and costs: its length in seconds
 	Burst  int     `json:"burst,omitempty"`  // requests beyond max, from what was left unused
 	Mode   string  `json:"mode"`             // enforce or dry-run
 	Used   int64   `json:"used"`             // in the present window, or now
-	Last   *int64  `json:"last,omitempty"`   // of requests: in the last full window
+	Last   *int64  `json:"last,omitempty"`   // of requests and costs: in the last full window
 	Origin *Origin `json:"origin,omitempty"` // where the limit comes from; absent if that cannot be told
+
+	// Of costs: what is left of max, and when the window ends, which begins anew with nothing used but a debt.
+	Left   *int64     `json:"left,omitempty"`
+	Resets *time.Time `json:"resets,omitempty"`
 }
 
 // Origin is where a limit file sets a limit.
@@ -237,6 +247,15 @@ const (
 	ByRecent     Sort = "recent" // heard of last
 	ByActive     Sort = "active" // of unknown users: reported most often
 )
+
+const byCost = "cost:"
+
+// ByCost is the order of those who were charged most of a unit, in the longest window that each
+// has a limit of. Who was charged nothing is not listed.
+func ByCost(unit string) Sort { return Sort(byCost + unit) }
+
+// CostUnit is the unit of an order by cost; of any other order it reports false.
+func (s Sort) CostUnit() (unit string, ok bool) { return strings.CutPrefix(string(s), byCost) }
 
 // NameAt is a user, by name, at an endpoint.
 func NameAt(user, endpoint string) Name {

@@ -33,16 +33,17 @@ func (n Name) Key() string { return limits.EndpointKey(n.Endpoint, n.User) }
 // MaxLimited is the most users of a live answer who are throttled or blocked.
 const MaxLimited = 100
 
-// Live is an answer of /api/v1/live. A user is throttled here, and a limit reached, if
+// Live is an answer of /api/v1/live. A user is throttled or spent here, and a limit reached, if
 // that was so within the last second.
 type Live struct {
 	From
 	Totals    Totals     `json:"totals"`
 	Sort      Sort       `json:"sort"`
-	Users     []Summary  `json:"users"`          // those with most first
-	Limited   []Summary  `json:"limited"`        // those throttled or blocked, at most MaxLimited, with most requests per second first
-	Instances []Instance `json:"instances"`      // sorted by name
-	User      *User      `json:"user,omitempty"` // the user of the Question
+	Units     []string   `json:"units,omitempty"` // what requests cost, as in Users
+	Users     []Summary  `json:"users"`           // those with most first
+	Limited   []Summary  `json:"limited"`         // those throttled, blocked or spent, at most MaxLimited, with most requests per second first
+	Instances []Instance `json:"instances"`       // sorted by name
+	User      *User      `json:"user,omitempty"`  // the user of the Question
 }
 
 // Totals are sums over all known users.
@@ -54,6 +55,7 @@ type Totals struct {
 	Up         int64   `json:"up"`          // bytes per second
 	Throttled  int     `json:"throttled"`   // users
 	Blocked    int     `json:"blocked"`     // users
+	Spent      int     `json:"spent"`       // users with nothing left of a limit of costs
 	Seen       int     `json:"seen"`        // known users
 	Dropped    uint64  `json:"dropped"`     // users forgotten because there were too many
 	Capacity   int     `json:"capacity"`    // users who can be known at a time
@@ -64,7 +66,7 @@ type Near struct {
 	Limit  string `json:"limit"` // the name of a Limit
 	Max    int64  `json:"max"`
 	Used   int64  `json:"used"`             // of a limit per second: in the last full second, or in the present one once that has reached the limit; otherwise now
-	Window int64  `json:"window,omitempty"` // of requests: its length in seconds
+	Window int64  `json:"window,omitempty"` // of requests and costs: its length in seconds
 	Mode   string `json:"mode"`
 }
 
@@ -86,9 +88,9 @@ type History struct {
 type LimitSeries struct {
 	Name   string   `json:"name"`
 	Max    int64    `json:"max"`
-	Window int64    `json:"window,omitempty"` // of requests: its length in seconds
+	Window int64    `json:"window,omitempty"` // of requests and costs: its length in seconds
 	Mode   string   `json:"mode"`
-	Used   []*int64 `json:"used"` // of requests: in the window that the second is in, until its end
+	Used   []*int64 `json:"used"` // of requests and costs: in the window that the second is in, until its end
 }
 
 // EventKind is what an Event tells of.

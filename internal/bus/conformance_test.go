@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/cost"
 	rates "github.com/sluice-qos/sluice/pkg/limits" // limits is a test here
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -47,6 +48,10 @@ func TestConformance(t *testing.T) {
 		{"take refuses what would merge or miscount", takeRefuses},
 		{"large batches are divided", takeDivides},
 		{"a batch that comes again counts once", takeCountsOnce},
+		{"charge is cost.Pools.Take", chargeIsPoolsTake},
+		{"charge refuses what would merge or miscount", chargeRefuses},
+		{"what was charged can be read", chargesAreRead},
+		{"pools of costs are kept for the next window", chargesExpire},
 		{"slots is concurrency.Take", slotsIsConcurrencyTake},
 		{"slots refuses what would miscount", slotsRefuses},
 		{"large batches of slots are divided", slotsDivides},
@@ -1169,6 +1174,14 @@ func everyKeyExpires(t *testing.T, s *server) {
 		if _, err := b.Take(ctx, "a", asks); err != nil {
 			t.Fatal(err)
 		}
+		charge := cost.Ask{User: "u", Seq: uint64(batch + 1)}
+		for _, w := range rates.CostWindows {
+			ahead := 4_000_000_000 + w.Seconds()
+			charge.Entries = append(charge.Entries, cost.Entry{Unit: "tokens", Window: w, Start: ahead - ahead%w.Seconds(), Limit: 9, Change: 1})
+		}
+		if _, err := b.Charge(ctx, "a", []cost.Ask{charge}); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := b.Slots(ctx, "a", 0, []concurrency.Ask{{User: "u", Seq: 1, Want: 1, Limit: 1}, {User: "w", Seq: 1, Limit: 1}}); err != nil {
 			t.Fatal(err)
 		}
@@ -1203,36 +1216,41 @@ func everyKeyExpires(t *testing.T, s *server) {
 		}
 	}
 	longest := map[string]time.Duration{ // as the table in keys.go says
-		"sluice:{0}:requests:17":             12 * time.Second,
-		"sluice:{0}:requests:18":             12 * time.Second,
-		"sluice:{1}:requests:17":             12 * time.Second,
-		"sluice:{1}:requests:18":             12 * time.Second,
-		"sluice:{0}:minute:11:4000000020":    71 * time.Second,
-		"sluice:{0}:hour:11:4000003200":      3611 * time.Second,
-		"sluice:{0}:burst:GET|u":             24 * time.Hour,
-		"sluice:overrides":                   time.Hour,
-		"sluice:{0}:heard:take:a":            time.Hour,
-		"sluice:{1}:heard:take:a":            time.Hour,
-		"sluice:{0}:heard:burst:a":           time.Hour,
-		"sluice:{0}:alive":                   time.Minute,
-		"sluice:{1}:alive":                   time.Minute,
-		"sluice:{0}:slots:u":                 30 * time.Second,
-		"sluice:{1}:slots:w":                 30 * time.Second,
-		"sluice:{0}:events:17:reports":       time.Minute,
-		"sluice:{1}:events:17:reports":       time.Minute,
-		"sluice:{cluster}:events:17:reports": time.Minute,
-		"sluice:{cluster}:instances":         time.Minute,
-		"sluice:{cluster}:epoch":             time.Minute,
-		"sluice:{cluster}:changes":           time.Minute,
-		"sluice:{cluster}:shards":            5 * time.Second,
-		"sluice:{cluster}:versions":          time.Minute,
-		"sluice:{cluster}:problems":          time.Minute,
-		"sluice:{cluster}:leader":            time.Minute,
-		"sluice:{cluster}:polygens":          time.Minute,
-		"sluice:{cluster}:part:0":            time.Minute,
-		"sluice:{cluster}:part:1":            time.Minute,
-		"sluice:limits":                      24 * time.Hour,
-		"sluice:limits:":                     24 * time.Hour,
+		"sluice:{0}:requests:17":               12 * time.Second,
+		"sluice:{0}:requests:18":               12 * time.Second,
+		"sluice:{1}:requests:17":               12 * time.Second,
+		"sluice:{1}:requests:18":               12 * time.Second,
+		"sluice:{0}:minute:11:4000000020":      71 * time.Second,
+		"sluice:{0}:hour:11:4000003200":        3611 * time.Second,
+		"sluice:{0}:burst:GET|u":               24 * time.Hour,
+		"sluice:{0}:cost:second:0:4000000001":  13 * time.Second,
+		"sluice:{0}:cost:minute:11:4000000020": 131 * time.Second,
+		"sluice:{0}:cost:hour:11:4000003200":   7211 * time.Second,
+		"sluice:{0}:cost:day:11:4000060800":    48*time.Hour + 11*time.Second,
+		"sluice:{0}:heard:charge:a":            time.Hour,
+		"sluice:overrides":                     time.Hour,
+		"sluice:{0}:heard:take:a":              time.Hour,
+		"sluice:{1}:heard:take:a":              time.Hour,
+		"sluice:{0}:heard:burst:a":             time.Hour,
+		"sluice:{0}:alive":                     time.Minute,
+		"sluice:{1}:alive":                     time.Minute,
+		"sluice:{0}:slots:u":                   30 * time.Second,
+		"sluice:{1}:slots:w":                   30 * time.Second,
+		"sluice:{0}:events:17:reports":         time.Minute,
+		"sluice:{1}:events:17:reports":         time.Minute,
+		"sluice:{cluster}:events:17:reports":   time.Minute,
+		"sluice:{cluster}:instances":           time.Minute,
+		"sluice:{cluster}:epoch":               time.Minute,
+		"sluice:{cluster}:changes":             time.Minute,
+		"sluice:{cluster}:shards":              5 * time.Second,
+		"sluice:{cluster}:versions":            time.Minute,
+		"sluice:{cluster}:problems":            time.Minute,
+		"sluice:{cluster}:leader":              time.Minute,
+		"sluice:{cluster}:polygens":            time.Minute,
+		"sluice:{cluster}:part:0":              time.Minute,
+		"sluice:{cluster}:part:1":              time.Minute,
+		"sluice:limits":                        24 * time.Hour,
+		"sluice:limits:":                       24 * time.Hour,
 	}
 	for _, key := range s.do(t, "KEYS", "*").([]any) {
 		ttl := time.Duration(s.do(t, "PTTL", key).(int64)) * time.Millisecond

@@ -58,7 +58,8 @@ func ownChannel(instance string) string { return string(PoliciesChannel) + ":" +
 
 const (
 	// requestsSpare is how long the pool of a window is kept after the window, so that late
-	// reports find it; a second longer if its newest field came early.
+	// reports find it; a second longer if its newest field came early. A pool of costs is kept so
+	// long after the next window, which reads its debt.
 	requestsSpare = 11 * time.Second
 
 	// windowParts divide the users of a window longer than a second.
@@ -115,15 +116,16 @@ func burstKey(shard int, field string) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:burst:" + field
 }
 
-// heardKey is the key of the last call's number.
-func heardKey(shard int, burst bool, instance, session string) string {
-	// Two scripts hear of the calls, each of its own: the number of one says nothing about the other's. Nor do those of an
+// heardKey is the key of the last call's number. The kind is that of the script.
+func heardKey(shard int, kind, instance, session string) string {
+	// Several scripts hear of the calls, each of its own: the number of one says nothing about the others'. Nor do those of an
 	// earlier agent of the same name: it had another session.
-	kind := "take:"
-	if burst {
-		kind = "burst:"
-	}
-	return "sluice:{" + strconv.Itoa(shard) + "}:heard:" + kind + instance + ":" + session
+	return "sluice:{" + strconv.Itoa(shard) + "}:heard:" + kind + ":" + instance + ":" + session
+}
+
+// costKey is the key of the pools of costs in a window that begins at a second.
+func costKey(shard, part int, w limits.Window, second int64) string {
+	return "sluice:{" + strconv.Itoa(shard) + "}:cost:" + w.String() + ":" + strconv.Itoa(part) + ":" + strconv.FormatInt(second, 10)
 }
 
 // slotsPrefix is what comes before the user's name in the key of a user's slots.

@@ -29,6 +29,7 @@ func newScript(name string) script {
 var (
 	takeScript      = newScript("take")
 	burstScript     = newScript("burst")
+	chargeScript    = newScript("charge")
 	slotsScript     = newScript("slots")
 	aliveScript     = newScript("alive")
 	eventsScript    = newScript("events")

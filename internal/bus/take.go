@@ -81,7 +81,7 @@ func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (
 			// numbers.
 			if asks[0].Seq > 0 {
 				batch.number = int64(asks[0].Seq*maxCalls) + int64(i)
-				batch.last = heardKey(batch.shard, batch.burst, instance, b.session)
+				batch.last = heardKey(batch.shard, batch.name(), instance, b.session)
 			}
 			calls[i] = batch.scriptCall(b.reportTo(UsageChannel, batch.shard), instance, asks)
 		}
@@ -136,6 +136,14 @@ type batch struct {
 type batchKind struct {
 	shard int
 	burst bool
+}
+
+// name is that of the script.
+func (k batchKind) name() string {
+	if k.burst {
+		return "burst"
+	}
+	return "take"
 }
 
 // A hash holds the pools of a part of the users in one window. Accounts of bursts have

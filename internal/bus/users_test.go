@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/cost"
 	rates "github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -92,6 +94,18 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 				asks = append(asks, ratelimit.Ask{Seq: batch, Key: long, WindowStart: 4_000_003_200, Limit: 9, Need: 1})
 			}
 			_, err := agent.Take(ctx, "a", asks)
+			return err
+		},
+		"Charge": func() error {
+			ask := cost.Ask{User: "alice", Seq: batches.Add(1)}
+			for _, w := range rates.CostWindows {
+				ask.Entries = append(ask.Entries, cost.Entry{Unit: "tokens", Window: w, Start: 4_000_060_800, Limit: 9, Change: 1})
+			}
+			_, err := agent.Charge(ctx, "a", []cost.Ask{ask})
+			return err
+		},
+		"Charges": func() error {
+			_, err := polygen.Charges(ctx, "alice", slices.Values([]rates.Cost{{Unit: "tokens", Window: rates.Day, Max: 9}}), 4_000_060_800)
 			return err
 		},
 		"Slots": func() error {

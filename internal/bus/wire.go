@@ -18,7 +18,7 @@ import (
 // and strings of any bytes as "<length>:<bytes>". The first word is the version. Those without
 // "sluice:" are of the channels of a shard.
 //
-//	usage             2 <instance> <seconds> <microseconds> { <second> <n> n*{ <limit|user> } n*{ <total> } } with the limit's name: class or class/window
+//	usage             2 <instance> <seconds> <microseconds> { <second> <n> n*{ <limit|user> } n*{ <total> } } with the limit's name: class or class/window; the class of a unit of costs is $unit
 //	progress          1 <instance> { <user> <held> <active> <refused> <limit> }
 //	demand            1 <instance> { <user> <active> <moved> <most> <share> } with two numbers, down and up, for the last three
 //	starts            1 <instance> <milliseconds> { <user> <active> <starts> <n> n*{ <class> <starts> } }
@@ -31,7 +31,7 @@ const (
 	instancesVersion = "2"
 )
 
-// Usage is the pools that one instance asked in one call of Take, after it. Pools that did
+// Usage is the pools that one instance asked in one call of Take or Charge, after it. Pools that did
 // not change may be among them, and a pool that was asked twice is there twice, in order.
 type Usage struct {
 	Instance string
@@ -41,10 +41,13 @@ type Usage struct {
 
 // A UsageEntry is the new total of one pool.
 type UsageEntry struct {
-	Second int64 // the cluster second at which the window begins, in seconds since the epoch
-	Key    ratelimit.Key
-	Total  int // tokens and debts handed out so far in the window
+	Second int64         // the cluster second at which the window begins, in seconds since the epoch
+	Key    ratelimit.Key // of costs: see CostUnit
+	Total  int           // tokens and debts handed out so far in the window; what was charged of costs
 }
+
+// CostUnit is the unit of costs that a key of usage is of, and whether it is of one.
+func CostUnit(k ratelimit.Key) (unit string, ok bool) { return strings.CutPrefix(k.Class, costPrefix) }
 
 func decodeUsage(message string) (Usage, error) {
 	w := words{rest: message}
@@ -228,7 +231,11 @@ func (w *words) takeKey() ratelimit.Key {
 	field := w.takeText()
 	// The first one: a name may have more, a class has none.
 	name, user, ok := strings.Cut(field, "|")
-	class, window := limits.ParseRateName(name)
+	parse := limits.ParseRateName
+	if strings.HasPrefix(name, costPrefix) {
+		parse = limits.ParseCostName
+	}
+	class, window := parse(name)
 	if !ok || !policy.ValidClass(class) {
 		w.failWith(fmt.Errorf("%.60q is not limit|user", field))
 	}

@@ -199,6 +199,21 @@ func FuzzDecodeUsage(f *testing.F) {
 	})
 }
 
+func FuzzDecodeCharged(f *testing.F) {
+	f.Add("12 100")
+	f.Add("0 9223372036854775807")
+	f.Add("12 100 1")
+	f.Fuzz(func(t *testing.T, text string) {
+		total, ok := decodeCharged(text)
+		if !ok {
+			return
+		}
+		if again, ok := decodeCharged(fmt.Sprint(total.Charged, " ", total.Due)); !ok || again != total || total.Charged < 0 || total.Due < 0 {
+			t.Errorf("decodeCharged(%q) = %+v, read again as %+v, %v", text, total, again, ok)
+		}
+	})
+}
+
 func FuzzDecodeProgress(f *testing.F) {
 	f.Add("1 4:host")
 	f.Add("1 4:host 5:alice 6 5 2 10 1:b 0 0 0 0")

@@ -103,6 +103,7 @@ type account struct {
 	who    string   // the user, the tier, and the line that says so
 	notes  []string // what else the file says of the user
 	limits *limits.Limits
+	units  []limits.CostUnit
 	facts  []fact // what is limited, or was lifted
 }
 
@@ -114,7 +115,7 @@ type fact struct {
 
 func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 	l, o := set.User(limits.EndpointKey(endpoint, limits.KeyOf(user))), limitfile.OriginAt(set, endpoint, user)
-	a := &account{limits: l, who: describeUser(file, user, l, o)}
+	a := &account{limits: l, units: set.CostUnits(), who: describeUser(file, user, l, o)}
 	if endpoint != "" {
 		a.notes = append(a.notes, "at endpoint "+endpoint)
 	}
@@ -237,10 +238,18 @@ func (a *account) against(class, verb string) []fact {
 		rate, isRate := strings.CutPrefix(f.name, "requests.")
 		own, _ := limits.ParseRateName(rate)
 		limit := f.value != terms.NotLimited && f.value != limits.Off.String() && f.name != "priority" && f.name != "bandwidth.default_share" && !terms.IsOfJobs(f.name)
-		if !limit || isRate && own != class && own != verb && own != limits.All {
+		if !limit || isRate && own != class && own != verb && own != limits.All || !a.charges(f.name, class, verb) {
 			continue
 		}
 		found = append(found, f)
 	}
 	return found
+}
+
+// charges reports whether a request of the class, and of the verb unless that is "", costs what a
+// term limits, if that is a term of costs.
+func (a *account) charges(name, class, verb string) bool {
+	unit, ok := terms.CostUnitOf(name)
+	i := slices.IndexFunc(a.units, func(u limits.CostUnit) bool { return u.Name == unit })
+	return !ok || i < 0 || a.units[i].Charges(verb, class)
 }

@@ -102,7 +102,7 @@ func writeRefusals(w io.Writer, decisions []api.Decision) {
 // unlimitedClass says that no limit of its own counts requests of a class.
 func unlimitedClass(all []api.Limit, class string) string {
 	for _, l := range all {
-		if of, _ := limits.ParseRateName(l.Name); l.Window > 0 && of == class {
+		if of, _ := limits.ParseRateName(l.Name); l.Window > 0 && l.Unit == "" && of == class {
 			return ""
 		}
 	}
@@ -126,13 +126,16 @@ func elsewhere(endpoints []string) []string {
 func describeUse(l api.Limit) string {
 	switch {
 	case l.Window > 0:
-		window := map[int64]string{1: "second", 60: "minute", 3600: "hour"}[l.Window]
+		window := map[int64]string{1: "second", 60: "minute", 3600: "hour", 86400: "day"}[l.Window]
 		s := fmt.Sprintf("%d of %d this %s", l.Used, l.Max, window)
 		if l.Burst > 0 {
 			s = fmt.Sprintf("%d of %d and a burst of %d this %s", l.Used, l.Max, l.Burst, window)
 		}
 		if l.Last != nil {
 			s += fmt.Sprintf(", %d in the last", *l.Last)
+		}
+		if l.Left != nil && l.Resets != nil {
+			s += fmt.Sprintf("; %d left until %s", *l.Left, l.Resets.UTC().Format(time.RFC3339))
 		}
 		return s
 	case strings.HasPrefix(l.Name, "bandwidth."):

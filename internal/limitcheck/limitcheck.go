@@ -92,6 +92,10 @@ func (r *Report) WriteSummary() {
 	if all := set.Classes(); len(all) > 0 {
 		r.writeLine("  classes: %d: %s", len(all), terminal.QuoteNames(terms.ClassNames(all)))
 	}
+	for _, u := range set.CostUnits() {
+		r.writeLine("  cost in %s: %s", u.Name, terms.DescribeCostUnit(u))
+		r.warnOfCost(u)
+	}
 	for of, number := range terms.Workers(set) {
 		r.writeLine("  %s: %s", of, number)
 	}

@@ -107,6 +107,7 @@ func (c *comparison) everybody() {
 	a, b := c.before.Exempt(), c.after.Exempt()
 	c.compareNames("exempt address", a.Addresses, b.Addresses)
 	c.compareNames("exempt path", a.Paths, b.Paths)
+	c.costUnits(true)
 	// Both lists have the same terms, limited or not.
 	of := terms.OfAddresses(c.after.AddressLimits())
 	for i, t := range terms.OfAddresses(c.before.AddressLimits()) {
@@ -116,6 +117,7 @@ func (c *comparison) everybody() {
 		c.writeLine("  HAProxy must learn this: write its configuration with sluice haproxy, and reload it")
 	}
 	c.found = c.found || foundBefore
+	c.costUnits(false)
 	c.compareNames("exempt user", a.Users, b.Users)
 	c.queues()
 }

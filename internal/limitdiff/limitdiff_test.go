@@ -44,9 +44,9 @@ func TestUnion(t *testing.T) {
 // and the other way round they differ as well.
 func TestComparisonFindsWhatDiffers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		chosen := rapid.SliceOfN(rapid.IntRange(0, 6*7*8-1), 5, 5).Draw(t, "before")
+		chosen := rapid.SliceOfN(rapid.IntRange(0, 8*9-1), 5, 5).Draw(t, "before")
 		before := choose(t, chosen)
-		for i, n := range rapid.MapOfN(rapid.IntRange(0, 4), rapid.IntRange(0, 6*7*8-1), 0, 2).Draw(t, "changes") {
+		for i, n := range rapid.MapOfN(rapid.IntRange(0, 4), rapid.IntRange(0, 8*9-1), 0, 2).Draw(t, "changes") {
 			chosen[i] = n
 		}
 		after := choose(t, chosen)
@@ -86,12 +86,12 @@ func choose(t *rapid.T, chosen []int) *limits.Set {
 	of := func(i int, choices ...string) string { return choices[chosen[i]%len(choices)] }
 	tier := func(i int) string {
 		return of(i, "{}", "{requests: {GET: 1}}", "{concurrent: 5}", "{priority: 1}", "{endpoints: {e: {concurrent: 5}}}",
-			"{requests: {GET: {second: 1, burst: 2, mode: dry-run}}}", `{endpoints: {"*": {requests: {GET: 9}}}}`)
+			"{requests: {GET: {second: 1, burst: 2, mode: dry-run}}}", `{endpoints: {"*": {requests: {GET: 9}}}}`, "{costs: {t: {minute: 9, day: 9}}}")
 	}
-	source := "version: 1\nendpoints: [e]\ndefault_tier: " + of(0, "a", "b") + "\ntiers: {a: " + tier(1) + ", b: " + tier(2) + "}\nusers:\n"
+	source := "version: 1\nendpoints: [e]\ncosts: {t: {estimate: {default: 1}}}\ndefault_tier: " + of(0, "a", "b") + "\ntiers: {a: " + tier(1) + ", b: " + tier(2) + "}\nusers:\n"
 	for i, user := range []string{"u", "v"} {
 		if is := of(3+i, "", "a", "b", "{tier: b, concurrent: 5}", "{priority: 1}", "{tier: b, concurrent: 6, until: 2199-01-01}",
-			"{tier: a, endpoints: {e: {concurrent: 6}}, until: 2020-01-01}", `{endpoints: {"*": {requests: {GET: 8}}}}`); is != "" {
+			"{tier: a, endpoints: {e: {concurrent: 6}}, until: 2020-01-01}", `{endpoints: {"*": {requests: {GET: 8}}}}`, "{costs: {t: {day: 8, mode: dry-run}}}"); is != "" {
 			source += "  " + user + ": " + is + "\n"
 		}
 	}

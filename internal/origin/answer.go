@@ -27,7 +27,11 @@ func (o *Origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header()["Content-Type"] = plain
 	switch r.Method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:
-		readBody(w, r)
+		if r.Method == http.MethodPost && r.URL.Path == ChatPath {
+			answerChat(w, r)
+		} else {
+			readBody(w, r)
+		}
 		return
 	}
 	path := r.URL.Path
@@ -35,6 +39,8 @@ func (o *Origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		sendBytes(w, r, n)
 	} else if ms, ok := strings.CutPrefix(path, "/sleep/"); ok {
 		sendAfter(w, r, ms)
+	} else if n, ok := strings.CutPrefix(path, "/cost/"); ok {
+		sendCost(w, r, n)
 	} else {
 		_, _ = io.WriteString(w, "hello "+path+"\n")
 	}
@@ -69,13 +75,27 @@ func sendAfter(w http.ResponseWriter, r *http.Request, ms string) {
 		http.Error(w, fmt.Sprintf("sleep %q: want 0 to %d milliseconds", ms, MaxSleep.Milliseconds()), http.StatusBadRequest)
 		return
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
+	if wait(r.Context(), d) {
 		_, _ = io.WriteString(w, "slept "+ms+" ms\n")
-	// Not slept through: a request that nobody waits for must not count as in progress.
-	case <-r.Context().Done(): // the client went away, or Serve ends
+	}
+}
+
+// sendCost says what the request has cost, in a header or in a trailer.
+func sendCost(w http.ResponseWriter, r *http.Request, cost string) {
+	n, err := strconv.ParseUint(cost, 10, 64)
+	if err != nil || n > MaxCost {
+		http.Error(w, fmt.Sprintf("cost %q: want 0 to %d", cost, int64(MaxCost)), http.StatusBadRequest)
+		return
+	}
+	trailer := r.URL.RawQuery == "trailer"
+	if trailer {
+		w.Header().Set("Trailer", CostHeader)
+	} else {
+		w.Header().Set(CostHeader, strconv.FormatUint(n, 10))
+	}
+	_, _ = io.WriteString(w, "cost "+strconv.FormatUint(n, 10)+"\n")
+	if trailer {
+		w.Header().Set(CostHeader, strconv.FormatUint(n, 10))
 	}
 }
 

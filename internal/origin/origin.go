@@ -5,12 +5,21 @@
 //
 //	GET /bytes/N    N bytes; N takes the suffixes KiB, MiB and GiB; at most MaxBytes
 //	GET /sleep/MS   an answer after MS milliseconds, at most MaxSleep
+//	GET /cost/N     X-Cost: N in the header, or with /cost/N?trailer in a trailer; at most MaxCost
 //	GET anything    "hello" and the path
+//	POST /v1/chat/completions    what a language model would answer, see below
 //	POST, PUT, PATCH anything    reads the body and answers its size in bytes
 //
 // HEAD is GET without the body, and every other method is answered like GET. A
 // number that is malformed or too large is answered with 400, a larger upload
 // with 413.
+//
+// To /v1/chat/completions a request and its answer have the form of OpenAI's API. The answer
+// costs tokens by a rule that anybody can compute: one for each word of the messages, and
+// half of max_tokens (256 if it is not said; the half is rounded up) for the completion. With
+// "stream": true it comes as server-sent events, one a token, of which the last before [DONE]
+// has the usage, unless stream_options has "include_usage": false. ?ms_per_token=N has the
+// model take so long for each token; all of them take at most MaxSleep.
 //
 // It is no web server: it has no files, no TLS and no defence beyond its bounds.
 package origin
@@ -33,6 +42,10 @@ const (
 	MaxBytes = 1 << 30
 	// MaxSleep is the longest that an answer is held back.
 	MaxSleep = time.Minute
+	// MaxCost is the largest cost that /cost/N says.
+	MaxCost = 1_000_000_000_000
+	// CostHeader says what a request to /cost/N has cost.
+	CostHeader = "X-Cost"
 	// UserHeader names the user for the counters of MaxUsers.
 	UserHeader = "X-User"
 

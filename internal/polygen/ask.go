@@ -3,6 +3,7 @@ package polygen
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -69,18 +70,28 @@ func (p *Polygen) Users(by api.Sort, n int) api.Users {
 		o := p.lookTop(now, by, which.length)
 		replies, missing := p.askOthers(parts.All, question{Tops: need, Now: true})
 		mergeOverview(&o, replies, need)
-		out = api.Users{From: p.answerHead(), Sort: by, Users: o.Tops[by], Seen: o.Totals.Seen, Dropped: o.Totals.Dropped, Capacity: o.Totals.Capacity}
+		out = api.Users{From: p.answerHead(), Sort: by, Units: p.costUnits(), Users: o.Tops[by], Seen: o.Totals.Seen, Dropped: o.Totals.Dropped, Capacity: o.Totals.Capacity}
 		out.Degraded = cmp.Or(out.Degraded, missing)
 		out.Time = now.UTC()
 		if t.lists == nil {
 			t.lists = make(map[listed]api.Users)
 		}
+		// An order by cost may name any unit: what nobody has asked for lately would be kept for ever.
+		maps.DeleteFunc(t.lists, func(_ listed, list api.Users) bool { return now.Sub(list.Time) >= topFor })
 		t.lists[which] = out
 	}
 	// A copy, for the caller may write into what others are given.
 	out.Users = slices.Clone(out.Users[:min(n, len(out.Users))])
 	out.Time = out.Time.Truncate(time.Microsecond)
 	return out
+}
+
+// costUnits are the names of the units that requests cost, sorted.
+func (p *Polygen) costUnits() (names []string) {
+	for _, unit := range p.set.Load().CostUnits() {
+		names = append(names, unit.Name)
+	}
+	return names
 }
 
 // listLength is how many users are looked for, for a question about n: one of two lengths, so that questions that
@@ -132,6 +143,7 @@ func (p *Polygen) UserOfKey(key, endpoint string) api.User {
 
 func (p *Polygen) userOfKey(key, endpoint string) api.User {
 	wire := limits.EndpointKey(endpoint, key)
+	p.recallCosts([]string{wire})
 	replies, missing := p.askOthers(p.partsOf([]byte(wire)), question{Users: [][]byte{[]byte(wire)}, Now: true})
 	s := p.lockDashboard()
 	out := s.view.User(p.clock.Now(), wire)
@@ -245,8 +257,11 @@ func tellOrigin(o limitfile.Origin, out *api.User) {
 	for i := range out.Limits {
 		l := &out.Limits[i]
 		name := l.Name
-		// In answers limits of requests are named by class, in the file by the path of the field.
-		if l.Window > 0 {
+		// In answers limits of requests and costs are named by class or unit, in the file by the path of the field.
+		switch {
+		case l.Unit != "":
+			name = "costs." + name
+		case l.Window > 0:
 			name = "requests." + name
 		}
 		if f, ok := o.FieldOrigin(name); ok {

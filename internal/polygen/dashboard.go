@@ -43,9 +43,9 @@ type dashboard struct {
 	tops    tops
 
 	// These belong to decide.
-	droppedUsers, droppedUnknown uint64                     // what the metrics were last set to
-	told, toldSecrets            time.Time                  // when the log last told of unknown users, and of foreign secrets
-	reports                      map[limits.SecretOf]uint64 // what the metrics were last set to
+	droppedUsers, droppedCosts, droppedUnknown uint64                     // what the metrics were last set to
+	told, toldSecrets                          time.Time                  // when the log last told of unknown users, and of foreign secrets
+	reports                                    map[limits.SecretOf]uint64 // what the metrics were last set to
 }
 
 func newDashboard(set *limits.Set, shards parts.Shards) *dashboard {
@@ -86,7 +86,7 @@ func (s *dashboard) adoptParts(kept parts.Set) {
 
 // finish looks at all users. It lets go of the lock, which must be held, now and then, so
 // that decide does not wait for the whole look.
-func (s *dashboard) finish(look *view.Look) {
+func (s *dashboard) finish(look interface{ LookAtMore(users int) (more bool) }) {
 	for look.LookAtMore(lookAtOnce) {
 		// A mutex that is taken again at once is mostly taken by who let it go. The other goroutine needs a turn.
 		s.mu.Unlock()
@@ -104,6 +104,10 @@ func (p *Polygen) showEvent(now time.Time, e bus.Event) {
 	switch e := e.(type) {
 	case bus.Usage:
 		for _, u := range e.Entries {
+			if unit, isCost := bus.CostUnit(u.Key); isCost {
+				v.Charged(now, u.Key.User, unit, u.Key.Window, u.Second, int64(u.Total))
+				continue
+			}
 			v.Usage(now, u.Key, u.Second, u.Total)
 		}
 	case bus.Progress:
@@ -168,7 +172,7 @@ func (p *Polygen) review(now time.Time) {
 	s := p.lockDashboard()
 	s.view.Forget(now)
 	users, unknown := s.view.Counts()
-	droppedUsers, droppedUnknown := s.view.Dropped()
+	droppedUsers, droppedCosts, droppedUnknown := s.view.Dropped()
 	var names []string
 	if unknown > 0 && (s.told.IsZero() || now.Sub(s.told) >= unknownEvery) {
 		// Where names are hidden, a name that came all the same must not be in the log.
@@ -184,8 +188,9 @@ func (p *Polygen) review(now time.Time) {
 	p.metrics.usersSeen.Set(float64(users))
 	p.metrics.unknownUsers.Set(float64(unknown))
 	p.metrics.usersDropped.Add(float64(droppedUsers - s.droppedUsers))
+	p.metrics.costsDropped.Add(float64(droppedCosts - s.droppedCosts))
 	p.metrics.unknownDropped.Add(float64(droppedUnknown - s.droppedUnknown))
-	s.droppedUsers, s.droppedUnknown = droppedUsers, droppedUnknown
+	s.droppedUsers, s.droppedCosts, s.droppedUnknown = droppedUsers, droppedCosts, droppedUnknown
 	if len(names) > 0 {
 		s.told = now
 		p.options.Logger.Info("users whom the limit file does not name have the limits of the default tier: GET /api/v1/unknown-users lists them",

@@ -123,6 +123,10 @@ func (p *Polygen) observe(now time.Time, e bus.Event) bus.Event {
 	case bus.Usage:
 		for _, u := range e.Entries {
 			p.audience.report(u.Key.User, e.Instance)
+			// Nothing is throttled by what requests cost: the agents ask the pools about each. The view alone wants it.
+			if _, isCost := bus.CostUnit(u.Key); isCost {
+				continue
+			}
 			before := p.rates.SpentWindows()
 			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, limitOf(set, u.Key))
 			// The watch tells only that a limit was spent. When, by Redis' clock, only this message says: the

@@ -217,7 +217,7 @@ func (p *Polygen) answer(q api.Question) *api.Message {
 	o := &p.live.overview
 	users := o.Tops[q.Sort]
 	a := &api.Live{
-		From: p.answerHead(), Totals: o.Totals, Sort: q.Sort, Users: users[:min(q.N, len(users))], Limited: o.Limited,
+		From: p.answerHead(), Totals: o.Totals, Sort: q.Sort, Units: p.costUnits(), Users: users[:min(q.N, len(users))], Limited: o.Limited,
 		Instances: p.Instances().Instances,
 	}
 	a.Degraded = cmp.Or(a.Degraded, p.live.missing)

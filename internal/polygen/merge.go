@@ -37,6 +37,7 @@ func addTotals(t *api.Totals, more api.Totals) {
 	t.Up += more.Up
 	t.Throttled += more.Throttled
 	t.Blocked += more.Blocked
+	t.Spent += more.Spent
 	t.Seen += more.Seen
 	t.Dropped += more.Dropped
 	t.Capacity += more.Capacity
@@ -45,6 +46,10 @@ func addTotals(t *api.Totals, more api.Totals) {
 // mostOf are the n users with most, those with most first.
 func mostOf(list []api.Summary, by api.Sort, n int) []api.Summary {
 	measure := func(s api.Summary) float64 {
+		// Only lists by cost have it.
+		if s.Cost != nil {
+			return float64(s.Cost.Used)
+		}
 		switch by {
 		case api.ByConcurrent:
 			return float64(s.InProgress)

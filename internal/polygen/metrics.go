@@ -54,7 +54,7 @@ func newReportMetrics(f metric.Factory) reportMetrics {
 	}
 	return reportMetrics{
 		usage: f.Counter("sluice_usage_entries_total",
-			"Changes of the cluster's counts that polygen was told of: of keys with half of their limits used, and of some others of longer windows."),
+			"Changes of the cluster's counts that polygen was told of: of keys with half of their limits used, of some others of longer windows, and of what requests cost."),
 		progress: f.Counter("sluice_progress_entries_total",
 			"Reports of users with requests in progress near their limits."),
 		demand: f.Counter("sluice_demand_entries_total",
@@ -186,6 +186,7 @@ func newFleetMetrics(f metric.Factory) fleetMetrics {
 type dashboardMetrics struct {
 	usersSeen      prometheus.Gauge
 	usersDropped   prometheus.Counter
+	costsDropped   prometheus.Counter
 	unknownUsers   prometheus.Gauge
 	unknownDropped prometheus.Counter
 	streams        prometheus.Gauge
@@ -198,6 +199,8 @@ func newDashboardMetrics(f metric.Factory) dashboardMetrics {
 			"Users with some limit whose use polygen can tell; at most 100000."),
 		usersDropped: f.Counter("sluice_seen_users_dropped_total",
 			"Users whose use was forgotten because there were too many others."),
+		costsDropped: f.Counter("sluice_seen_costs_dropped_total",
+			"Users of whom polygen forgot what their requests cost because there were too many others: lists by cost and sluice_users_near_budget are without them, until more is charged to them."),
 		unknownUsers: f.Gauge("sluice_unknown_users",
 			"Users with some limit, seen in the last hour, whom the limit file does not name; at most 10000."),
 		unknownDropped: f.Counter("sluice_unknown_users_dropped_total",

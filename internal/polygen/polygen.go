@@ -141,7 +141,7 @@ func New(o Options) (*Polygen, error) {
 	p.set.Store(o.Limits.Set().At(p.clock.Now()))
 	p.dashboard = newDashboard(p.set.Load(), p.shards)
 	if o.Registerer != nil {
-		o.Registerer.MustRegister(newUserCollector(p, o.UserMetrics))
+		o.Registerer.MustRegister(newUserCollector(p, o.UserMetrics), newBudgetCollector(p))
 	}
 	p.metrics.limitsInForce(p.set.Load().Version())
 	p.lost.Store(&errNotAsked)

@@ -131,6 +131,14 @@ func (q question) bounded() question {
 	return q
 }
 
+// keys are the users that are asked about.
+func (q question) keys() (keys []string) {
+	for _, key := range q.Users {
+		keys = append(keys, string(key))
+	}
+	return keys
+}
+
 // answerOther says what this polygen knows.
 func (p *Polygen) answerOther(q question) (out reply) {
 	q = q.bounded()
@@ -138,6 +146,10 @@ func (p *Polygen) answerOther(q question) (out reply) {
 	// All is also what it is before its first answer from Redis, when it has heard of nobody.
 	if kept == parts.All {
 		kept = p.division.DecidedParts(time.Now())
+	}
+	// As userOfKey does. Streams ask again each second, and hear of changes: they ask so once, at their begin.
+	if q.Now {
+		p.recallCosts(q.keys())
 	}
 	if q.Tops != nil {
 		out = p.lookOwn(now, q)

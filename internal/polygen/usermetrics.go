@@ -71,7 +71,7 @@ func newUserCollector(p *Polygen, m UserMetrics) *userCollector {
 	c.rate = desc("sluice_user_requests_per_second", "Requests per second that were admitted, limited or not, or on average over the last minute or hour where that is more,"+whose, "tier")
 	c.progress = desc("sluice_user_requests_in_progress", "Requests in progress,"+whose)
 	c.bytes = desc("sluice_user_bytes_per_second", "Bytes per second moved under a bandwidth limit,"+whose, "direction")
-	c.limit = desc("sluice_user_limit", "The limits, in requests per window, requests, or bytes per second,"+whose, "limit")
+	c.limit = desc("sluice_user_limit", "The limits, in requests or units of cost per window, requests, or bytes per second,"+whose, "limit")
 	c.used = desc("sluice_user_used", "What is used of each limit, of seconds in the last full one, of longer windows in the present one,"+whose, "limit")
 	c.limited = desc("sluice_user_limited", "1 if requests were refused for this reason in the last second, as polygen sees it,"+whose, "reason")
 	return c
@@ -125,7 +125,7 @@ func (c *userCollector) sendUser(ch chan<- prometheus.Metric, who [2]string, u u
 		gauge(c.limit, float64(l.Max), l.Name)
 		gauge(c.used, float64(used), l.Name)
 	}
-	for _, reason := range []api.Reason{api.RequestRate, api.ConcurrentRequests} {
+	for _, reason := range []api.Reason{api.RequestRate, api.ConcurrentRequests, api.Cost} {
 		limited := 0.0
 		// A dry run refuses nobody.
 		if slices.ContainsFunc(u.Why, func(w api.Why) bool { return w.Reason == reason && w.Mode == limits.Enforce.String() }) {

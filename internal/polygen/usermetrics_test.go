@@ -163,13 +163,14 @@ func TestUserMetricsOfTheLimited(t *testing.T) {
 		{"a rate", []api.Why{{Reason: api.RequestRate, Mode: "enforce"}}, map[string]float64{"request-rate": 1, "concurrent-requests": 0}},
 		{"two rates", []api.Why{{Reason: api.RequestRate, Mode: "dry-run"}, {Reason: api.RequestRate, Mode: "enforce"}}, map[string]float64{"request-rate": 1, "concurrent-requests": 0}},
 		{"in progress", []api.Why{{Reason: api.ConcurrentRequests, Mode: "enforce"}}, map[string]float64{"request-rate": 0, "concurrent-requests": 1}},
+		{"a budget", []api.Why{{Reason: api.Cost, Mode: "enforce"}}, map[string]float64{"cost": 1}},
 		{"a dry run", []api.Why{{Reason: api.RequestRate, Mode: "dry-run"}}, map[string]float64{"request-rate": 0, "concurrent-requests": 0}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			one := oneUser{c, userUse{User: api.User{Why: row.why}}}
 			for reason, want := range row.want {
 				text := fmt.Sprintf("# HELP sluice_user_limited %s\n# TYPE sluice_user_limited gauge\n", helpOf(t, c.limited))
-				for _, r := range []string{"concurrent-requests", "request-rate"} {
+				for _, r := range []string{"concurrent-requests", "cost", "request-rate"} {
 					text += fmt.Sprintf("sluice_user_limited{endpoint=\"e\",reason=%q,user=\"u\"} %v\n", r, row.want[r])
 				}
 				if err := testutil.CollectAndCompare(one, strings.NewReader(text), "sluice_user_limited"); err != nil {

@@ -1,6 +1,9 @@
 package spoa
 
 import (
+	"math"
+	"strconv"
+
 	"github.com/sluice-qos/sluice/internal/spop"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -13,8 +16,8 @@ import (
 type quotaLeft struct {
 	verdict string // instead of "allowed"; "" if that is it
 	limit   string // the limit's name; "" if there is none
-	max     int
-	left    int // requests that it still admits; 0 to max and its burst
+	max     int64
+	left    int64 // requests that it still admits, or of a limit of costs units; 0 to max and its burst
 }
 
 // The verdicts of requests that are allowed for a reason of their own.
@@ -34,20 +37,37 @@ func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dry
 		return &quotaLeft{verdict: dryRunVerdict, limit: dry.limit, max: dry.max}
 	}
 	s := &quotaLeft{}
+	least := int64(0) // requests
+	// What is nearest to refusing is what leaves the fewest requests such as this one.
+	note := func(limit string, max, left, requests int64) {
+		if s.limit == "" || requests < least {
+			s.limit, s.max, s.left, least = limit, max, left, requests
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.clock.Now()
 	// What is said is what is nearest to refusing. The first of two that leave as much is named: limits
 	// over all endpoints come first, as they are asked first.
 	for i, t := range n.tokens {
-		if left, rate, ok := l.coresOf(t.key).tokens.Left(now, t.key, rates[i]); ok && (s.limit == "" || left < s.left) {
-			s.limit, s.max, s.left = rateName(rate, i == whole), rate.Max, left
+		if left, rate, ok := l.coresOf(t.key).tokens.Left(now, t.key, rates[i]); ok {
+			note(rateName(rate, i == whole), int64(rate.Max), int64(left), int64(left))
+		}
+	}
+	if n.costs != nil {
+		for i, c := range n.costs.of {
+			if len(c.needs) == 0 {
+				continue
+			}
+			if left, need, ok := l.coresOf(c.key).costs.Left(now, c.key, c.needs); ok {
+				note(costName(need.Cost, i == whole), need.Cost.Max, left, left/max(1, need.Amount))
+			}
 		}
 	}
 	if of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce {
 		// A limit in a dry run does not refuse: what it leaves is not what the user has left.
-		if free, known := l.coresOf(n.user).slots.FreeSlots(n.user); known && (s.limit == "" || free < s.left) {
-			s.limit, s.max, s.left = slotReason, of.Concurrent, free
+		if free, known := l.coresOf(n.user).slots.FreeSlots(n.user); known {
+			note(slotReason, int64(of.Concurrent), int64(free), int64(free))
 		}
 	}
 	return s
@@ -61,9 +81,18 @@ func (s *quotaLeft) answer(r *spop.Request) {
 	}
 	if s.limit != "" {
 		r.SetString("class", s.limit)
-		r.SetUint("limit", uint32(s.max))
-		r.SetUint("remaining", uint32(s.left))
+		setNumber(r, "limit", s.max)
+		setNumber(r, "remaining", s.left)
 	}
+}
+
+// setNumber sets a variable to a number, as text if it is too large.
+func setNumber(r *spop.Request, name string, n int64) {
+	if n > math.MaxInt32 {
+		r.SetString(name, strconv.FormatInt(n, 10))
+		return
+	}
+	r.SetUint(name, uint32(n))
 }
 
 // dryVerdict is what limits in a dry run say of a request, as far as it is known at
@@ -71,5 +100,5 @@ func (s *quotaLeft) answer(r *spop.Request) {
 type dryVerdict struct {
 	refused bool
 	limit   string
-	max     int
+	max     int64
 }

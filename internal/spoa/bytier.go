@@ -15,16 +15,17 @@ const (
 	otherTier = "other"
 )
 
-// series are the values of a counter's three labels, of which the first is the tier.
+// series are the values of a counter's labels, of which the first is the tier; "" of those that it does not have.
 type series [3]string
 
 // outcome is what became of a request.
 func outcome(tier, verdict, limit string) series { return series{tier, verdict, limit} }
 
-// byTier counts requests by their user's tier. It remembers the counters, because
+// byTier counts requests, or what they cost, by their user's tier. It remembers the counters, because
 // every request looks for one.
 type byTier struct {
-	counters *prometheus.CounterVec // of three labels, as series has them
+	counters *prometheus.CounterVec
+	labels   int // that it has, as many of series
 
 	mu   sync.Mutex // held while seen is replaced
 	seen atomic.Pointer[map[series]*tierCounter]
@@ -36,15 +37,15 @@ type tierCounter struct {
 	since atomic.Int64 // what was counted since the last take
 }
 
-func newByTier(counters *prometheus.CounterVec) *byTier {
-	b := &byTier{counters: counters}
+func newByTier(counters *prometheus.CounterVec, labels int) *byTier {
+	b := &byTier{counters: counters, labels: labels}
 	b.seen.Store(&map[series]*tierCounter{})
 	return b
 }
 
 func (b *byTier) count(of series) { b.add(of, 1) }
 
-// add counts n requests.
+// add counts n requests, or so much of what they cost.
 func (b *byTier) add(of series, n int64) {
 	// Without a lock: every request comes here, and hardly any is the first of its series.
 	c, ok := (*b.seen.Load())[of]
@@ -82,7 +83,7 @@ func (b *byTier) firstCounter(of series) *tierCounter {
 	}
 	// Whoever reads the old map goes on with it: it never changes.
 	more := maps.Clone(seen)
-	more[of] = &tierCounter{Counter: b.counters.WithLabelValues(of[:]...)}
+	more[of] = &tierCounter{Counter: b.counters.WithLabelValues(of[:b.labels]...)}
 	b.seen.Store(&more)
 	return more[of]
 }

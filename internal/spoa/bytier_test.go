@@ -11,7 +11,7 @@ import (
 )
 
 func newTestByTier() *byTier {
-	return newByTier(prometheus.NewCounterVec(prometheus.CounterOpts{Name: "x_total", Help: "x"}, []string{"tier", "verdict", "limit"}))
+	return newByTier(prometheus.NewCounterVec(prometheus.CounterOpts{Name: "x_total", Help: "x"}, []string{"tier", "verdict", "limit"}), 3)
 }
 
 func TestByTier(t *testing.T) {

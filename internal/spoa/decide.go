@@ -36,7 +36,7 @@ func rateName(r limits.Rate, together bool) string {
 // agent is out of what the cluster may still have, and then after the wait at most; in
 // line, after the user's.
 //
-// A request needs a slot and a token of each limit: all of them or none. Limits in a
+// A request needs a slot, a token of each limit, and room for what it may cost: all of them or none. Limits in a
 // dry run are asked last.
 func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all together) verdict {
 	// Operators asked for it (on_redis_loss: open), or Redis has been lost for longer than they let hold.
@@ -58,6 +58,7 @@ func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all tog
 		rates[own] = nil
 	}
 	n := needs{question: q}
+	n.costs = l.costsOf(set, &q, of, all)
 	n.tokens[whole].key, n.tokens[own].key = all.key, q.user
 	n.tokens[own].credit = q.credit.status(possible)
 	if refused, by := l.enforce(&n, of, &rates); by {
@@ -69,6 +70,7 @@ func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all tog
 	if q.log {
 		v.left = l.quotaLeftOf(&n, of, &rates, rehearsed)
 	}
+	v.charged = n.costs
 	// Who can have none is not to wait for the lock once more.
 	if possible {
 		l.update(func(now time.Time) { v.credit = l.grantCredit(now, q, of) })
@@ -88,6 +90,7 @@ type needs struct {
 	slotDone  <-chan struct{} // closed when it waits no longer; nil: it does not wait
 
 	tokens [2]tokens
+	costs  *costs // nil: what it costs is not limited
 }
 
 // The keys that a request counts for, in the order in which they are asked: HAProxy is
@@ -141,6 +144,10 @@ func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused ve
 		v := n.tokens[i].verdict
 		return verdict{cause: v.Cause, rate: v.Limit, together: i == whole, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}, true
 	}
+	if i := n.refusedCosts(); i >= 0 {
+		v := n.costs.of[i].verdict
+		return verdict{cause: v.Cause, cost: v.Limit, together: i == whole, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}, true
+	}
 	return verdict{}, false
 }
 
@@ -156,7 +163,7 @@ func (n *needs) refusedTokens() int {
 
 // refused reports whether the request need not wait for anything more.
 func (n *needs) refused() bool {
-	return n.slotWaits == nil && !n.slot.Allowed || n.refusedTokens() >= 0
+	return n.slotWaits == nil && !n.slot.Allowed || n.refusedTokens() >= 0 || n.refusedCosts() >= 0
 }
 
 // takeAll takes all that the request needs, or nothing, and reports which. All pools are
@@ -164,7 +171,7 @@ func (n *needs) refused() bool {
 // the other, would be longer than HAProxy waits, which then lets the request pass.
 func (l *limiter) takeAll(n *needs, rates *rates) bool {
 	// Most users have no limit, or HAProxy has drawn what they need: they need no lock either.
-	if n.slots == 0 && len(rates[whole]) == 0 && len(rates[own]) == 0 {
+	if n.slots == 0 && len(rates[whole]) == 0 && len(rates[own]) == 0 && n.costs == nil {
 		n.tokens[whole].verdict.Allowed, n.tokens[own].verdict.Allowed = true, true
 		return true
 	}
@@ -208,6 +215,8 @@ func (l *limiter) askCores(n *needs, rates *rates) {
 			return
 		}
 	}
+	// The charge comes last: what is refused by what HAProxy or this agent knows is not to go to Redis and back.
+	l.askCosts(now, n)
 }
 
 // believedCredit is what the core may believe of a key's credit: HAProxy tells what it has,
@@ -248,9 +257,11 @@ func (l *limiter) allOrNone(n *needs, rates *rates) bool {
 			t.verdict, t.waits = l.coresOf(t.key).tokens.Timeout(now, t.waits), nil
 		}
 	}
+	l.timeoutCosts(now, n)
 	if !n.refused() {
 		return true
 	}
+	l.returnCosts(now, n)
 	// Nothing of it is used: with the others it can still admit another request.
 	for i := range n.tokens {
 		if t := &n.tokens[i]; t.waits != nil {

@@ -43,7 +43,7 @@ func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVe
 			}()
 		} else if !v.Allowed {
 			l.metrics.dryRefused.WithLabelValues("concurrent").Inc()
-			known = dryVerdict{refused: true, limit: slotReason, max: of.Concurrent}
+			known = dryVerdict{refused: true, limit: slotReason, max: int64(of.Concurrent)}
 		}
 	}
 	for i, t := range n.tokens {
@@ -61,7 +61,15 @@ func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVe
 			name := rateName(v.Limit, i == whole)
 			l.metrics.dryRefused.WithLabelValues(name).Inc()
 			// The last one that refuses is what the log names.
-			known = dryVerdict{refused: true, limit: name, max: v.Limit.Max}
+			known = dryVerdict{refused: true, limit: name, max: int64(v.Limit.Max)}
+		}
+	}
+	// Their limits are charged with those that are enforced, so what they would do is known by now.
+	if n.costs != nil {
+		if limit, key, would := n.costs.dryRefusal(); would {
+			name := costName(limit, key == whole)
+			l.metrics.dryRefused.WithLabelValues(name).Inc()
+			known = dryVerdict{refused: true, limit: name, max: limit.Max}
 		}
 	}
 	return known

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/cost"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -26,12 +27,13 @@ type exchange struct {
 type calls struct {
 	take   func(context.Context, string, []ratelimit.Ask) (bus.Taken, error)          // Bus.Take
 	hold   func(context.Context, string, int, []concurrency.Ask) (bus.Slotted, error) // Bus.Slots
+	charge func(context.Context, string, []cost.Ask) (bus.Charged, error)             // Bus.Charge
 	demand func(context.Context, string, []bandwidth.Report) error                    // Bus.Demand
 	alive  func(ctx context.Context, instance string, shard int) error                // Bus.Alive
 }
 
 func newExchange(l *limiter, m *metrics, o *Options) *exchange {
-	e := &exchange{calls: calls{take: o.Bus.Take, hold: o.Bus.Slots, demand: o.Bus.Demand, alive: o.Bus.Alive}, limiter: l, metrics: m, options: o}
+	e := &exchange{calls: calls{take: o.Bus.Take, hold: o.Bus.Slots, charge: o.Bus.Charge, demand: o.Bus.Demand, alive: o.Bus.Alive}, limiter: l, metrics: m, options: o}
 	e.channels.limiter, e.channels.metrics, e.channels.options = l, m, o
 	for _, s := range l.shards {
 		// Before the first answer nobody knows how long one takes: requests had better wait than do without it.
@@ -52,7 +54,8 @@ func (e *exchange) run(ctx context.Context) error {
 		tokens := &lane[ratelimit.Ask]{loss: &k.loss, laneSignals: s.lanes.tokens, flushes: flushes("requests"), collect: k.collectTokens, send: k.sendTokens,
 			rest: restOf(e.limiter, s.tokens), leave: func() { k.update(func(time.Time) { s.tokens.Leave() }) }}
 		slots := &lane[concurrency.Ask]{loss: &k.loss, laneSignals: s.lanes.slots, flushes: flushes("concurrent"), collect: k.collectSlots, send: k.sendSlots, rest: restOf(e.limiter, s.slots)}
-		loops = append(loops, tokens.run, slots.run)
+		costs := &lane[cost.Ask]{loss: &k.loss, laneSignals: s.lanes.costs, flushes: flushes("costs"), collect: k.collectCosts, send: k.sendCosts, rest: restOf(e.limiter, s.costs)}
+		loops = append(loops, tokens.run, slots.run, costs.run)
 	}
 	return group.Run(ctx, loops...)
 }
@@ -132,6 +135,24 @@ func (k *link) collectSlots(flush, ask bool, asks []concurrency.Ask) []concurren
 		}
 	})
 	return asks
+}
+
+func (k *link) collectCosts(flush, ask bool, asks []cost.Ask) []cost.Ask {
+	k.update(func(now time.Time) {
+		if flush {
+			k.shard.costs.Tick(now)
+		}
+		if ask {
+			asks = k.shard.costs.Collect(now, flush, asks)
+		}
+	})
+	return asks
+}
+
+func (k *link) sendCosts(ctx context.Context, asks []cost.Ask) error {
+	charged, err := k.calls.charge(ctx, k.options.Instance, asks)
+	answer(k, k.shard.costs, asks, charged.Grants, err)
+	return err
 }
 
 func (k *link) sendTokens(ctx context.Context, asks []ratelimit.Ask) error {

@@ -487,7 +487,7 @@ func TestLanesRest(t *testing.T) {
 		wait(time.Second)
 		before := flushes()
 		wait(time.Second)
-		if n := flushes() - before; n != 3*4 {
+		if n := flushes() - before; n != 4*4 {
 			t.Errorf("%d flushes in a second without requests, want 4 of each lane", n)
 		}
 		wait(longestRest / 2)

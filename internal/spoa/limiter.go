@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/cost"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -32,10 +33,12 @@ type limiter struct {
 	bytes      *bandwidth.Agent
 	forTokens  waiting[*ratelimit.Waiting]
 	forSlots   waiting[*concurrency.Waiting]
+	forCosts   waiting[*cost.Waiting]
 	bodies     bodies
 	throttles  throttles
 	credits    credits
 	overflowed uint64 // requests uncounted, of which the metric knows
+	unsaid     uint64 // corrections that were dropped, of which the metric knows
 }
 
 // nativeTables are how entries of the cores get into HAProxy's tables. None may block:
@@ -118,6 +121,7 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config, shards int
 		bytes:     bandwidth.NewAgent(bandwidth.Config{Instance: slots.Instance}),
 		forTokens: make(waiting[*ratelimit.Waiting]),
 		forSlots:  make(waiting[*concurrency.Waiting]),
+		forCosts:  make(waiting[*cost.Waiting]),
 		bodies:    bodies{moved: newMovedBytes(m.bytes), dryBytes: newByteDryRuns(), transfers: newTransfers()},
 		throttles: newThrottles(),
 		credits:   newCredits(),
@@ -169,13 +173,16 @@ func (l *limiter) carryOut() {
 
 // carryOutOf does what the cores of a shard say.
 func (l *limiter) carryOutOf(s *shard) {
-	tokens, slots := s.tokens.TakeOutput(), s.slots.TakeOutput()
+	tokens, slots, costs := s.tokens.TakeOutput(), s.slots.TakeOutput(), s.costs.TakeOutput()
 	// Requests that wait come first: all that follows may take longer than to close a channel.
 	for _, w := range tokens.Decided {
 		l.forTokens.decided(w)
 	}
 	for _, w := range slots.Decided {
 		l.forSlots.decided(w)
+	}
+	for _, w := range costs.Decided {
+		l.forCosts.decided(w)
 	}
 	for _, n := range tokens.TableEntries {
 		l.tables.throttle(n)
@@ -200,6 +207,7 @@ func (l *limiter) carryOutOf(s *shard) {
 	}
 	s.lanes.tokens.passOn(tokens.Urgent, tokens.Sooner)
 	s.lanes.slots.passOn(slots.Urgent, slots.Sooner)
+	s.lanes.costs.passOn(costs.Urgent, costs.Sooner)
 }
 
 func notify(c chan struct{}) {

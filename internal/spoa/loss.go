@@ -168,6 +168,7 @@ func (l *loss) tellCores(lost bool) {
 		l.limiter.touch(l.shard)
 		l.shard.tokens.Lost(now, lost)
 		l.shard.slots.Lost(now, lost)
+		l.shard.costs.Lost(now, lost)
 		l.limiter.lost.shards[l.shard.number] = lost
 		if lost {
 			l.limiter.lost.why = l.why
@@ -175,7 +176,7 @@ func (l *loss) tellCores(lost bool) {
 		l.limiter.showLost()
 	})
 	// A lane that rests knows nothing of it, and would wait for up to longestRest before it notices.
-	for _, lane := range [...]laneSignals{l.shard.lanes.tokens, l.shard.lanes.slots} {
+	for _, lane := range [...]laneSignals{l.shard.lanes.tokens, l.shard.lanes.slots, l.shard.lanes.costs} {
 		lane.passOn(false, true)
 	}
 }

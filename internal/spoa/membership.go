@@ -270,6 +270,7 @@ func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
 	for _, s := range a.limiter.allCores() {
 		s.tokens.Away(without)
 		s.tokens.Cluster(now, len(r.Instances), rank)
+		s.costs.Cluster(len(r.Instances), rank)
 		// Their requests go on, and what is alone would not ask whose slots they are.
 		s.slots.Cluster(now, len(r.Instances)+gone, rank)
 	}

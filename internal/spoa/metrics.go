@@ -18,6 +18,7 @@ type metrics struct {
 	userMetrics
 	clusterMetrics
 	creditMetrics
+	costMetrics
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -30,6 +31,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		userMetrics:    newUserMetrics(f),
 		clusterMetrics: newClusterMetrics(f),
 		creditMetrics:  newCreditMetrics(f),
+		costMetrics:    newCostMetrics(f),
 	}
 }
 
@@ -90,6 +92,32 @@ type creditMetrics struct {
 	byDefault                            prometheus.Gauge
 }
 
+// costMetrics are about what requests cost.
+type costMetrics struct {
+	charged, refunded, overrun                        *byTier // and unit
+	unsettled, correctionsDropped, correctionsIgnored prometheus.Counter
+	costUsers                                         prometheus.Gauge
+}
+
+func newCostMetrics(f metric.Factory) costMetrics {
+	return costMetrics{
+		charged: newByTier(f.Counters("sluice_cost_charged_total",
+			"What allowed requests were charged when they started, their estimates, by their users' tier and by unit; beyond 1000 of these the tier is other.", "tier", "unit"), 2),
+		refunded: newByTier(f.Counters("sluice_cost_refunded_total",
+			"What came back because requests cost less than they were charged, by their users' tier and by unit; beyond 1000 of these the tier is other.", "tier", "unit"), 2),
+		overrun: newByTier(f.Counters("sluice_cost_overrun_total",
+			"What was charged afterwards because requests cost more than they were charged, by their users' tier and by unit; beyond 1000 of these the tier is other.", "tier", "unit"), 2),
+		unsettled: f.Counter("sluice_cost_unsettled_requests_total",
+			"Requests that were charged, and whose costs this HAProxy does not read: its files were written for limits without the unit. They cost what they were charged."),
+		correctionsDropped: f.Counter("sluice_cost_corrections_dropped_total",
+			"Corrections of what requests were charged that had no room while Redis did not take any. What was to go back stays charged until its window ends."),
+		correctionsIgnored: f.Counter("sluice_cost_corrections_ignored_total",
+			"Corrections of users whom no limit of that unit limits any more."),
+		costUsers: f.Gauge("sluice_cost_users",
+			"Users with a limit of costs and a request in the last 10 s; while Redis is lost, in the loss and the 10 s before."),
+	}
+}
+
 func newVerdictMetrics(f metric.Factory) verdictMetrics {
 	verdicts := f.Counters("sluice_requests_total",
 		"Requests by verdict: credit are those that HAProxy admitted by itself, as it tells every second or, of many users, later; the agent was asked about all others. One that waits in line has another verdict later. Natively refused ones are not known.", "verdict", "limit")
@@ -111,9 +139,9 @@ func newVerdictMetrics(f metric.Factory) verdictMetrics {
 		uncounted: f.Counter("sluice_requests_uncounted_total",
 			"Requests admitted without counting because too many users were known at the time."),
 		byTier: newByTier(f.Counters("sluice_tier_requests_total",
-			"Requests as in sluice_requests_total, by their users' tier; beyond 1000 series the tier is other.", "tier", "verdict", "limit")),
+			"Requests as in sluice_requests_total, by their users' tier; beyond 1000 series the tier is other.", "tier", "verdict", "limit"), 3),
 		started: newByTier(f.Counters("sluice_requests_started_total",
-			"Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.", "tier", "verb", "operation")),
+			"Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.", "tier", "verb", "operation"), 3),
 		dryRefused: f.Counters("sluice_dry_run_refused_total",
 			"Requests that were allowed and that a limit in mode dry-run would have refused, by limit.", "limit"),
 		dryBytes: f.Counters("sluice_dry_run_bytes_total",
@@ -214,7 +242,7 @@ func newClusterMetrics(f metric.Factory) clusterMetrics {
 		policyAt: f.Gauge("sluice_policies_last_received_timestamp_seconds",
 			"When the last policy was received from polygen, in seconds since 1970; its leader sends one every second."),
 		flush: f.Histograms("sluice_flush_seconds",
-			"Time that the agent took to gather what it reports, every 5 ms while there is anything to do, without Redis' part, by what: requests, concurrent or bandwidth.", "lane", .00001, .0001, .0005, .001, .0025, .005, .01, .025, .1),
+			"Time that the agent took to gather what it reports, every 5 ms while there is anything to do, without Redis' part, by what: requests, concurrent, costs or bandwidth.", "lane", .00001, .0001, .0005, .001, .0025, .005, .01, .025, .1),
 	}
 }
 

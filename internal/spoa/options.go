@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -30,6 +31,11 @@ type Options struct {
 	// Runtime is the path of the socket of HAProxy's runtime API, by which credit is taken
 	// back. Without it HAProxy gets no credit and asks about every request.
 	Runtime string
+
+	// Costs is where HAProxy says what requests cost: "unix:/path" or "host:port". "" means the
+	// socket costs.sock in the folder of SPOE's; if that is no socket, nowhere, and what requests were
+	// charged stands.
+	Costs string
 
 	// MaxConns is the number of connections that HAProxy may have at a time. 0 means as
 	// many as listen.ForSPOE gives the only agent of a process.
@@ -80,11 +86,18 @@ func (o *Options) prepare() error {
 	if o.Bus == nil {
 		return errors.New("no bus")
 	}
-	for _, address := range []*string{&o.SPOE, &o.Peers, &o.Runtime} {
+	for _, address := range []*string{&o.SPOE, &o.Peers, &o.Runtime, &o.Costs} {
 		*address = fromHAProxy(*address)
 	}
 	// Neither protocol has authentication: whoever reaches them can have anybody refused, or admitted.
-	for _, a := range []struct{ what, address string }{{"SPOE", o.SPOE}, {"peers", o.Peers}} {
+	if path, isSocket := strings.CutPrefix(o.SPOE, "unix:"); o.Costs == "" && isSocket {
+		o.Costs = "unix:" + filepath.Join(filepath.Dir(path), "costs.sock")
+	}
+	local := []struct{ what, address string }{{"SPOE", o.SPOE}, {"peers", o.Peers}}
+	if o.Costs != "" {
+		local = append(local, struct{ what, address string }{"costs", o.Costs})
+	}
+	for _, a := range local {
 		if err := listen.Local(a.what, a.address); err != nil {
 			return err
 		}

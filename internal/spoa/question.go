@@ -20,6 +20,7 @@ type question struct {
 	log      bool              // the access log wants to know what is left
 
 	credit haproxyCredit
+	costs  askedCosts
 }
 
 // haproxyCredit is what HAProxy has of the user's credit at that instant. The zero one is
@@ -42,6 +43,7 @@ func readQuestion(r *spop.Request) question {
 	q.op, _ = r.Arg("op")
 	_, q.log = r.Arg("log")
 	q.seen = concurrency.Count{Tracked: numberArg(r, "tracked", 32), Active: numberArg(r, "active", 32), Process: numberArg(r, "process", 63)}
+	q.costs = readCosts(r)
 	c := &q.credit
 	c.classes, _ = r.Arg("classes")
 	_, c.shares = r.Arg("shares")

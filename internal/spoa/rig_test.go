@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/cost"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -129,6 +130,7 @@ func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
 	}
 	a.exchange.take = r.pool.take
 	a.exchange.hold = r.pool.hold
+	a.exchange.charge = r.pool.charge
 	a.exchange.demand = r.pool.demand
 	a.limiter.tables.throttle = func(n ratelimit.TableEntry) {
 		r.natives = append(r.natives, n)
@@ -245,15 +247,19 @@ type pool struct {
 	totals   map[place]int
 	accounts map[ratelimit.Key]ratelimit.Account
 	slots    map[string]map[string]concurrency.Holding // by user and instance
+	costs    cost.Pools
+	called   map[string]cost.Call // the last one about costs of each instance
 	tokens   answering
 	holds    answering
+	charges  answering
 	bytes    answering
 	counted  int // instances, as the last ask for slots said
 	heard    []report
 }
 
 func newPool() *pool {
-	return &pool{batches: map[string]uint64{}, totals: map[place]int{}, accounts: map[ratelimit.Key]ratelimit.Account{}, slots: map[string]map[string]concurrency.Holding{}}
+	return &pool{batches: map[string]uint64{}, totals: map[place]int{}, accounts: map[ratelimit.Key]ratelimit.Account{}, slots: map[string]map[string]concurrency.Holding{},
+		costs: cost.Pools{}, called: map[string]cost.Call{}}
 }
 
 // report is what the pool was told of the bytes that are moved.
@@ -325,6 +331,31 @@ func (p *pool) set(delay time.Duration, err error) {
 	p.setTokens(delay, err)
 	p.setSlots(delay, err)
 	p.setBytes(delay, err)
+	p.setCharges(delay, err)
+}
+
+func (p *pool) setCharges(delay time.Duration, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.charges.delay, p.charges.err = delay, err
+}
+
+func (p *pool) charge(ctx context.Context, instance string, asks []cost.Ask) (bus.Charged, error) {
+	if err := p.answer(ctx, &p.charges); err != nil {
+		return bus.Charged{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	charged := bus.Charged{Now: time.Now()}
+	charged.Grants, p.called[instance] = p.costs.Answer(p.called[instance], asks)
+	return charged, nil
+}
+
+// spent is what was charged of a user's unit in the present window.
+func (p *pool) spent(user string, of limits.Cost) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.costs[cost.Pool{User: user, Unit: of.Unit, Window: of.Window, Start: of.WindowStart(time.Now().Unix())}].Charged
 }
 
 func (p *pool) setTokens(delay time.Duration, err error) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/cost"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -12,12 +13,13 @@ import (
 // no other: so a master that falls silent concerns its shards' users, and nobody else.
 type shard struct {
 	number int
-	lanes  struct{ tokens, slots laneSignals }
+	lanes  struct{ tokens, slots, costs laneSignals }
 	reach  redisReach
 
 	// The limiter's lock guards what follows; see limiter.coresOf.
 	tokens  *ratelimit.Agent
 	slots   *concurrency.Agent
+	costs   *cost.Agent
 	touched bool // stands in limiter.touched
 }
 
@@ -34,6 +36,8 @@ const (
 	// maxLine bounds the requests of one user that wait in line, and maxLines those of all users. With
 	// many shards it may be more: a user may have as many as one in any case.
 	maxLine, maxLines = 500, 4000
+	// maxCorrections bounds the corrections of costs that wait for Redis, of all shards.
+	maxCorrections = 100_000
 )
 
 func newShards(n int, slots concurrency.Config) []*shard {
@@ -42,8 +46,9 @@ func newShards(n int, slots concurrency.Config) []*shard {
 	slots.MaxUsers = maxUsers / n
 	slots.MaxLine, slots.MaxLines = maxLine, max(maxLine, maxLines/n)
 	for i := range shards {
-		s := &shard{number: i, tokens: ratelimit.NewAgent(ratelimit.Config{MaxUsers: slots.MaxUsers}), slots: concurrency.NewAgent(slots)}
-		s.lanes.tokens, s.lanes.slots = newLaneSignals(), newLaneSignals()
+		s := &shard{number: i, tokens: ratelimit.NewAgent(ratelimit.Config{MaxUsers: slots.MaxUsers}), slots: concurrency.NewAgent(slots),
+			costs: cost.NewAgent(cost.Config{MaxUsers: slots.MaxUsers, MaxCorrections: max(1, maxCorrections/n)})}
+		s.lanes.tokens, s.lanes.slots, s.lanes.costs = newLaneSignals(), newLaneSignals(), newLaneSignals()
 		shards[i] = s
 	}
 	return shards
@@ -85,16 +90,19 @@ func (l *limiter) touch(s *shard) {
 // happens in each shard.
 func (l *limiter) showCores() {
 	var all concurrency.Stats
-	users, overflowed := 0, uint64(0)
+	users, costUsers, overflowed, unsaid := 0, 0, uint64(0), uint64(0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.shards {
 		of := s.slots.Stats()
 		all.Users, all.InProgress, all.InLine, all.Parked = all.Users+of.Users, all.InProgress+of.InProgress, all.InLine+of.InLine, all.Parked+of.Parked
 		users += s.tokens.KnownUsers()
-		overflowed += s.tokens.Overflowed() + of.Overflowed
+		costUsers += s.costs.KnownUsers()
+		overflowed += s.tokens.Overflowed() + of.Overflowed + s.costs.Overflowed()
+		unsaid += s.costs.Dropped()
 	}
 	l.metrics.users.Set(float64(users))
+	l.metrics.costUsers.Set(float64(costUsers))
 	l.metrics.slotUsers.Set(float64(all.Users))
 	l.metrics.inProgress.Set(float64(all.InProgress))
 	l.metrics.line.Set(float64(all.InLine))
@@ -102,6 +110,8 @@ func (l *limiter) showCores() {
 	// The cores count up, and a counter takes what is new.
 	l.metrics.uncounted.Add(float64(overflowed - l.overflowed))
 	l.overflowed = overflowed
+	l.metrics.correctionsDropped.Add(float64(unsaid - l.unsaid))
+	l.unsaid = unsaid
 }
 
 // waitFor is how long a request waits for the shards of its keys if they are silent.

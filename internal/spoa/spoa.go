@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/loglimit"
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/internal/settle"
 	"github.com/sluice-qos/sluice/internal/spop"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 )
@@ -50,7 +51,9 @@ type Agent struct {
 	teachThen func(table, key string, values peers.Values, ttl time.Duration, then func())
 	workers   workers // the HAProxies that have asked
 
-	undeclaredLog, unheldLog loglimit.Limit // of requests that HAProxy's files do not fit
+	settler *settle.Listener // nil: HAProxy does not say what requests cost
+
+	undeclaredLog, unheldLog, unsettledLog loglimit.Limit // of requests that HAProxy's files do not fit
 }
 
 // New checks the options and returns an agent that does nothing until Run.
@@ -82,6 +85,9 @@ func New(o Options) (*Agent, error) {
 		a.tallies = newTallies(client, a.limiter.inForce.limitsOf, a.starts, a.metrics, o.Logger)
 		a.tallies.hearers = tallyHearers{natives: a.takeNativeCounts, inherited: a.takeInherited, present: a.presentByCredit, absent: a.forgetPlaces}
 	}
+	if o.Costs != "" {
+		a.settler = settle.New(settle.Options{Apply: a.settle, Logger: o.Logger, Registerer: o.Registerer})
+	}
 	a.spop = spop.New(spop.Options{
 		Handler:  a.answerQuestion,
 		OnCheck:  a.workers.checked,
@@ -105,12 +111,13 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	loops := a.hearCosts()
 	working, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	// The exchange outlives the serving, so that the last reports are complete.
 	exchanging, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	loops := []func(context.Context) error{
+	loops = append(loops,
 		func(working context.Context) error { return a.part(ctx, working, end) },
 		func(context.Context) error { return a.exchange.run(exchanging) },
 		func(ctx context.Context) error {
@@ -128,7 +135,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.heartbeats,
 		a.reportStarts,
 		a.readLimits,
-	}
+	)
 	if a.runtime != nil {
 		loops = append(loops, a.runWithdrawals, a.tallies.run, a.runOffers)
 	}

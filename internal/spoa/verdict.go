@@ -19,14 +19,16 @@ type verdict struct {
 	share    [2]int64      // of an allowed request, by direction: bytes per second; 0: not limited
 	left     *quotaLeft    // of an allowed request, if the access log wants to know
 	credit   *grant        // of an allowed request: what HAProxy may admit by itself from now on
+	charged  *costs        // of an allowed request, if what it costs is limited
 	wait     time.Duration // not yet: ask again in line, which may take so long
 
 	others string // the key that the user shares with others; "" if they have their own
 
 	cause    cause.Cause   // of a refused request: who found that nothing is left
 	limit    int           // that refused it, in requests in progress; 0 if another did,
-	rate     limits.Rate   // which is this one
-	together bool          // the rate is that of all endpoints together
+	rate     limits.Rate   // which is this one,
+	cost     limits.Cost   // or this one
+	together bool          // it is that of all endpoints together
 	retry    time.Duration // from now, its window ends
 }
 
@@ -34,6 +36,7 @@ type verdict struct {
 const (
 	rateReason = "request-rate"
 	slotReason = "concurrent-requests"
+	costReason = "cost"
 )
 
 // answerQuestion answers one request start. HAProxy gets variables only if the request is
@@ -81,6 +84,9 @@ func (v *verdict) answerAllowed(r *spop.Request) {
 	if v.credit != nil {
 		v.credit.answer(r)
 	}
+	if v.charged != nil {
+		v.charged.answer(r)
+	}
 }
 
 func (v *verdict) answerRefused(r *spop.Request) {
@@ -91,15 +97,34 @@ func (v *verdict) answerRefused(r *spop.Request) {
 		r.SetUint("limit", uint32(v.limit))
 		return
 	}
-	r.SetString("reason", rateReason)
-	r.SetString("class", rateName(v.rate, v.together))
-	r.SetUint("limit", uint32(v.rate.Max))
+	r.SetString("class", v.limitName())
+	window := v.rate.Window
+	if v.cost.Unit != "" {
+		window = v.cost.Window
+		r.SetString("reason", costReason)
+		r.SetString("unit", v.cost.Unit)
+		r.SetString("limit", strconv.FormatInt(v.cost.Max, 10)) // as text: it may be more than a number of HAProxy's in an answer
+	} else {
+		r.SetString("reason", rateReason)
+		r.SetUint("limit", uint32(v.rate.Max))
+	}
 	// Rounded up, and never 0: whoever comes back as told finds the next window begun.
 	r.SetUint("retry", uint32(max(1, math.Ceil(v.retry.Seconds()))))
 	// HAProxy takes a second for granted: nearly all limits are of one.
-	if v.rate.Window != limits.Second {
-		r.SetUint("window", uint32(v.rate.Window.Seconds()))
+	if window != limits.Second {
+		r.SetUint("window", uint32(window.Seconds()))
 	}
+}
+
+// limitName is the name of the limit that refused.
+func (v *verdict) limitName() string {
+	switch {
+	case v.limit > 0:
+		return "concurrent"
+	case v.cost.Unit != "":
+		return costName(v.cost, v.together)
+	}
+	return rateName(v.rate, v.together)
 }
 
 // verdict decides one request start, and counts what came of it.
@@ -137,6 +162,9 @@ func (a *Agent) countVerdict(q *question, of *limits.Limits, v *verdict) {
 	if v.allowed {
 		a.starts.countStart(q.user, q.verb, q.op)
 		a.metrics.started.count(series{of.Tier, q.verb, q.op})
+		if v.charged != nil {
+			a.countCosts(q, of.Tier, v.charged)
+		}
 	}
 	came := outcome(of.Tier, "allowed", "")
 	switch {
@@ -149,10 +177,7 @@ func (a *Agent) countVerdict(q *question, of *limits.Limits, v *verdict) {
 		came = outcome(of.Tier, "wait", "concurrent")
 		a.metrics.lined.Inc()
 	default:
-		limit := "concurrent"
-		if v.limit == 0 {
-			limit = rateName(v.rate, v.together)
-		}
+		limit := v.limitName()
 		came = outcome(of.Tier, "refused", limit)
 		a.metrics.refused.WithLabelValues(limit).Inc()
 		a.metrics.refusals.WithLabelValues(string(v.cause)).Inc()

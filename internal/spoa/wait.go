@@ -48,6 +48,13 @@ func (l *limiter) beginWaits(n *needs) (any bool) {
 			t.done, any = l.forTokens.add(t.waits), true
 		}
 	}
+	if n.costs != nil {
+		for i := range n.costs.of {
+			if c := &n.costs.of[i]; c.waits != nil {
+				c.done, any = l.forCosts.add(c.waits), true
+			}
+		}
+	}
 	return any
 }
 
@@ -60,7 +67,11 @@ func (l *limiter) awaitAll(n *needs, longest time.Duration) {
 	defer timer.Stop()
 	// A channel that is nil is never ready: so are those of what is decided.
 	slot, both, single := n.slotDone, n.tokens[whole].done, n.tokens[own].done
-	for slot != nil || both != nil || single != nil {
+	var costBoth, costSingle <-chan struct{}
+	if n.costs != nil {
+		costBoth, costSingle = n.costs.of[whole].done, n.costs.of[own].done
+	}
+	for slot != nil || both != nil || single != nil || costBoth != nil || costSingle != nil {
 		allowed := true
 		select {
 		case <-slot:
@@ -69,6 +80,10 @@ func (l *limiter) awaitAll(n *needs, longest time.Duration) {
 			both, allowed = nil, n.tokens[whole].waits.Verdict.Allowed
 		case <-single:
 			single, allowed = nil, n.tokens[own].waits.Verdict.Allowed
+		case <-costBoth:
+			costBoth, allowed = nil, n.costs.of[whole].waits.Verdict.Allowed
+		case <-costSingle:
+			costSingle, allowed = nil, n.costs.of[own].waits.Verdict.Allowed
 		case <-timer.C:
 			if more := l.waitLonger(n, time.Since(began)); more > 0 {
 				timer.Reset(more)
@@ -97,6 +112,15 @@ func (l *limiter) waitLonger(n *needs, waited time.Duration) (more time.Duration
 			}
 		}
 	}
+	if n.costs != nil {
+		for i := range n.costs.of {
+			if c := &n.costs.of[i]; c.waits != nil {
+				if s := l.shardOf(c.key); s.costs.HeardSince(c.waits) {
+					more = max(more, s.reach.most-waited)
+				}
+			}
+		}
+	}
 	return more
 }
 
@@ -110,6 +134,13 @@ func (l *limiter) collect(n *needs) {
 	for i := range n.tokens {
 		if t := &n.tokens[i]; t.waits != nil && !l.forTokens.remove(t.waits) {
 			t.verdict, t.waits = t.waits.Verdict, nil
+		}
+	}
+	if n.costs != nil {
+		for i := range n.costs.of {
+			if c := &n.costs.of[i]; c.waits != nil && !l.forCosts.remove(c.waits) {
+				c.verdict, c.waits = c.waits.Verdict, nil
+			}
 		}
 	}
 }

@@ -1,70 +1,12 @@
 package spop
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
 	"net"
-	"os"
-	"strings"
-	"syscall"
+
+	"github.com/sluice-qos/sluice/internal/listen"
 )
 
-// socketMode lets HAProxy in through the socket's group. To connect one needs
-// the right to write.
-const socketMode = 0o660
-
-// Listen listens on "unix:/path" or "host:port". A socket file that nobody
-// listens on any more is replaced. SPOP has no authentication: anybody who reaches
+// Listen listens on "unix:/path" or "host:port". SPOP has no authentication: anybody who reaches
 // the address can ask for verdicts and so use up a user's limit. Prefer the
 // unix socket, and bind TCP to loopback.
-func Listen(address string) (net.Listener, error) {
-	path, ok := strings.CutPrefix(address, "unix:")
-	if !ok {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			return nil, fmt.Errorf("listen for SPOE: %w", err)
-		}
-		return l, nil
-	}
-	// An agent that was killed leaves its socket behind, and the kernel lets nobody listen on a path that is
-	// there.
-	if err := removeStale(path); err != nil {
-		return nil, fmt.Errorf("listen for SPOE: %w", err)
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("listen for SPOE: %w", err)
-	}
-	// The umask decides what a new socket allows. HAProxy runs as another user of the same group.
-	if err := os.Chmod(path, socketMode); err != nil {
-		return nil, fmt.Errorf("listen for SPOE: %w", errors.Join(err, l.Close()))
-	}
-	return l, nil
-}
-
-// removeStale removes a socket file that a dead process left. It removes
-// neither a socket that answers nor a file of another kind.
-func removeStale(path string) error {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	// A wrong path must not cost the operator a file.
-	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("%s exists and is not a socket", path)
-	}
-	// Only asking tells a socket that is served from one that is left over.
-	conn, err := net.Dial("unix", path)
-	if err == nil {
-		_ = conn.Close()
-		return fmt.Errorf("%s: %w", path, syscall.EADDRINUSE)
-	}
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return err
-	}
-	return os.Remove(path)
-}
+func Listen(address string) (net.Listener, error) { return listen.Socket("SPOE", address) }

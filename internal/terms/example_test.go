@@ -41,6 +41,47 @@ tiers:
 	// staff: not limited, priority 1
 }
 
+// What requests cost reads like what they are, and says when a day begins.
+func ExampleDescribeCostUnit() {
+	set := load(`version: 1
+default_tier: free
+costs:
+  tokens:
+    actual: {json: usage.total_tokens}
+    estimate: {json: max_tokens, default: 1000, classes: {PUT: 4k, GET: 0}}
+    classes: [GET, POST, PUT]
+    day_starts: "06:00"
+  pages: {actual: {header: X-Pages}, failed: estimate}
+  calls: {estimate: {header: X-Calls, default: 1}}
+tiers:
+  free: {costs: {tokens: {second: 9999, minute: 20k, hour: 1M, day: 20M}, calls: {hour: 123}}, requests: {"*": 5}}
+  off: {costs: {tokens: {day: 20M, mode: off}, pages: {minute: 100, mode: dry-run}}}
+`)
+	for _, u := range set.CostUnits() {
+		fmt.Printf("%s: %s\n", u.Name, terms.DescribeCostUnit(u))
+	}
+	for _, name := range set.TierNames() {
+		tier, _ := set.TierLimits(name)
+		fmt.Printf("%s: %s\n", name, terms.Describe(tier))
+	}
+	tier, _ := set.TierLimits("free")
+	for _, t := range terms.TermsOf(tier) {
+		fmt.Println(t.Name, "is", t.Value())
+	}
+	// Output:
+	// calls: of all requests; estimate: the request's x-calls, else 1; actual: as estimated; failed requests cost nothing
+	// pages: of all requests; estimate: 0; actual: the answer's x-pages; failed requests cost their estimate
+	// tokens: of GET, POST, PUT; estimate: max_tokens in the request's body, else 1 000 (GET 0, PUT 4 000); actual: usage.total_tokens in the answer's body; failed requests cost nothing
+	// free: all 5/s, 123 calls an hour, 9 999 tokens a second, 20 000 tokens a minute, 1 000 000 tokens an hour, 20 000 000 tokens a day (from 06:00 UTC)
+	// off: 100 pages a minute (dry-run), tokens/day off
+	// requests.* is 5/s
+	// costs.calls/hour is 123 an hour
+	// costs.tokens/second is 9 999 a second
+	// costs.tokens/minute is 20 000 a minute
+	// costs.tokens/hour is 1 000 000 an hour
+	// costs.tokens/day is 20 000 000 a day (from 06:00 UTC)
+}
+
 // At an endpoint, what is other there.
 func ExampleDescribeBeside() {
 	set := load(`version: 1

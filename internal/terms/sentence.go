@@ -51,6 +51,8 @@ func sentence(all []Term) string {
 		switch {
 		case isRate:
 			parts = append(parts, rateName(class, t)+" "+t.Value())
+		case strings.HasPrefix(t.Name, costs):
+			parts = append(parts, costPhrase(t))
 		case t.Name == "concurrent" && !LimitsNothing(t.Amount):
 			t.Amount += " in progress"
 			if told = waits >= 0; told {

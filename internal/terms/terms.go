@@ -38,6 +38,7 @@ func TermsWithJobs(l *limits.Limits, jobs bool) []Term {
 		}
 		all = append(all, t.withMode(r.Mode))
 	}
+	all = append(all, ofCosts(l)...)
 	if l.Concurrent > 0 {
 		all = append(all, Term{Name: "concurrent", Amount: strconv.Itoa(l.Concurrent)}.withMode(l.ConcurrentMode))
 		if l.Wait > 0 {
@@ -135,14 +136,18 @@ func SortNames(names []string) []string {
 }
 
 func compareTerms(a, b string) int {
-	classA, windowA := limits.ParseRateName(a)
-	classB, windowB := limits.ParseRateName(b)
+	parse := limits.ParseRateName
+	if strings.HasPrefix(a, costs) && strings.HasPrefix(b, costs) {
+		parse = cutCost
+	}
+	classA, windowA := parse(a)
+	classB, windowB := parse(b)
 	return cmp.Or(cmp.Compare(rankOf(a), rankOf(b)), cmp.Compare(classA, classB), cmp.Compare(windowA, windowB))
 }
 
 // ranks are the names but those of requests. What is new to this program comes last.
 var ranks = []string{
-	"requests", "concurrent", "bandwidth", "bandwidth.down", "bandwidth.up", "bandwidth.default_share",
+	"requests", "costs", "concurrent", "bandwidth", "bandwidth.down", "bandwidth.up", "bandwidth.default_share",
 	"over_limit", "over_limit.concurrent", "priority", "jobs", "jobs.total", "jobs.queues", "jobs.class",
 }
 
@@ -150,7 +155,10 @@ func rankOf(name string) int {
 	if strings.HasPrefix(name, "requests") {
 		return 0
 	}
-	if strings.HasPrefix(name, ofService) {
+	switch {
+	case strings.HasPrefix(name, costs):
+		name = "costs"
+	case strings.HasPrefix(name, ofService):
 		name = "jobs.queues"
 	}
 	if i := slices.Index(ranks, name); i >= 0 {

@@ -32,6 +32,21 @@ var userColumns = []column{
 	{"seen", "seen_s", true},
 }
 
+// costColumns are those of lists by cost.
+var costColumns = []column{
+	{"user", "#user", false},
+	{"tier", "tier", false},
+	{"state", "state", false},
+	{"limit", "limit", false},
+	{"used", "used", true},
+	{"of", "max", true},
+	{"part", "used_%", true},
+	{"left", "left", true},
+	{"resets in", "resets_s", true},
+	{"rate/s", "rate/s", true},
+	{"seen", "seen_s", true},
+}
+
 // minName is how many columns a name keeps at least in a terminal that is too narrow.
 const minName = 8
 
@@ -83,13 +98,27 @@ func answerer(from api.From) string {
 	return fmt.Sprintf("%s  polygen %s, %s", from.Time.UTC().Format(time.RFC3339), terminal.QuoteName(from.Polygen), apiclient.DescribeRole(from))
 }
 
-func (p *picture) columns() []column { return userColumns }
+func (p *picture) columns() []column {
+	if p.byCost() {
+		return costColumns
+	}
+	return userColumns
+}
 
 func (p *picture) rows(people bool) (rows [][]string) {
+	row := formatRow
+	if p.byCost() {
+		row = formatCostRow
+	}
 	for _, u := range p.Ranked {
-		rows = append(rows, formatRow(u, p.Time, people))
+		rows = append(rows, row(u, p.Time, people))
 	}
 	return rows
+}
+
+func (p *picture) byCost() bool {
+	_, is := p.Sort.CostUnit()
+	return is
 }
 
 // headline says who answers, and how many users it knows of.
@@ -101,13 +130,8 @@ func (p *picture) headline() string {
 	return line + ", by " + terminal.QuoteName(string(p.Sort))
 }
 
-// formatRow are what a list says of a user.
+// formatRow are what a list says of a user. None is empty or has a blank.
 func formatRow(u ranked, now time.Time, people bool) []string {
-	name := terminal.QuoteWord(u.User)
-	if u.Endpoint != "" {
-		name += "@" + terminal.QuoteWord(u.Endpoint)
-	}
-	seen := max(now.Sub(u.Seen), 0)
 	number := forWhom(people)
 	limit, used := "-", "-"
 	if n := u.Nearest; n != nil {
@@ -118,13 +142,46 @@ func formatRow(u ranked, now time.Time, people bool) []string {
 		}
 	}
 	return []string{
-		name, terminal.QuoteWord(u.Tier), terminal.QuoteWord(string(u.State)),
+		formatName(u), terminal.QuoteWord(u.Tier), terminal.QuoteWord(string(u.State)),
 		strconv.FormatFloat(u.Rate, 'f', 1, 64), strconv.Itoa(u.InProgress),
 		number(strconv.FormatInt(u.Down, 10), strings.ReplaceAll(terms.PerSecond(u.Down), " ", "")),
 		number(strconv.FormatInt(u.Up, 10), strings.ReplaceAll(terms.PerSecond(u.Up), " ", "")),
 		limit, used,
-		number(strconv.FormatFloat(seen.Seconds(), 'f', 1, 64), formatAge(seen)),
+		formatSeen(u, now, people),
 	}
+}
+
+// formatCostRow is formatRow, in a list by cost.
+func formatCostRow(u ranked, now time.Time, people bool) []string {
+	number := forWhom(people)
+	cells := []string{formatName(u), terminal.QuoteWord(u.Tier), terminal.QuoteWord(string(u.State))}
+	if c := u.Cost; c == nil || c.Left == nil || c.Resets == nil || c.Max < 1 {
+		// A polygen says all of it of each user. What else answers here may not.
+		cells = append(cells, "-", "-", "-", "-", "-", "-")
+	} else {
+		limit := terminal.QuoteWord(c.Name)
+		if c.Mode != "enforce" {
+			limit += "(" + terminal.QuoteWord(c.Mode) + ")"
+		}
+		percent := strconv.FormatInt(100*c.Used/c.Max, 10) // rounded down, so that 100 is all of it
+		resets := max(c.Resets.Sub(now), 0)
+		cells = append(cells, limit, strconv.FormatInt(c.Used, 10), strconv.FormatInt(c.Max, 10), number(percent, percent+"%"),
+			strconv.FormatInt(*c.Left, 10), number(strconv.FormatFloat(resets.Seconds(), 'f', 0, 64), resets.Round(time.Second).String()))
+	}
+	return append(cells, strconv.FormatFloat(u.Rate, 'f', 1, 64), formatSeen(u, now, people))
+}
+
+func formatName(u ranked) string {
+	name := terminal.QuoteWord(u.User)
+	if u.Endpoint != "" {
+		name += "@" + terminal.QuoteWord(u.Endpoint)
+	}
+	return name
+}
+
+func formatSeen(u ranked, now time.Time, people bool) string {
+	seen := max(now.Sub(u.Seen), 0)
+	return forWhom(people)(strconv.FormatFloat(seen.Seconds(), 'f', 1, 64), formatAge(seen))
 }
 
 // forWhom returns what chooses between a plain number and one with its unit.

@@ -112,6 +112,10 @@ func readPicture(ctx context.Context, a *apiclient.Client, by api.Sort, n int) (
 	if err := a.GetJSON(ctx, "/api/v1/users?"+query.Encode(), &p.Users); err != nil {
 		return nil, err
 	}
+	// An order by any unit is answered, and an empty list would not say that the name is wrong.
+	if unit, isCost := by.CostUnit(); isCost && !slices.Contains(p.Units, unit) {
+		return nil, unknownUnit(unit, p.Units)
+	}
 	for _, u := range p.Users.Users {
 		r := ranked{Summary: u}
 		if near := u.Near; near != nil {
@@ -120,6 +124,13 @@ func readPicture(ctx context.Context, a *apiclient.Client, by api.Sort, n int) (
 		p.Ranked = append(p.Ranked, r)
 	}
 	return &p, nil
+}
+
+func unknownUnit(unit string, units []string) error {
+	if len(units) == 0 {
+		return fmt.Errorf("unknown unit %q: the limit file has no costs", unit)
+	}
+	return fmt.Errorf("unknown unit %q (valid: %s)", unit, terminal.Printable(strings.Join(units, ", ")))
 }
 
 // tables are lists one after the other: of JSON, for programs, or for people.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/api/apitest"
+	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
@@ -33,6 +34,63 @@ alice  pro   ok       80.0            3  1.5MiB/s  0B/s  GET       80%  3m20s`
 }
 
 // A screen is drawn over the one before, and never is larger than the terminal.
+func TestTopByCost(t *testing.T) {
+	row := func(used, left int64, mode string) *api.Limit {
+		return &api.Limit{Name: "tokens/day", Unit: "tokens", Max: 500_000, Window: 86400, Mode: mode, Used: used, Left: &left, Resets: ptr(apitest.Noon.Add(12 * time.Hour))}
+	}
+	p := &picture{Users: apitest.Cluster().List}
+	p.Sort = api.ByCost("tokens")
+	for i, cost := range []*api.Limit{row(503_000, 0, "enforce"), row(499_999, 1, "dry-run"), nil} {
+		u := p.Users.Users[i]
+		u.Cost, u.Seen = cost, apitest.Noon
+		p.Ranked = append(p.Ranked, ranked{Summary: u})
+	}
+	p.Ranked[0].State = api.Spent
+	const head = "2026-11-20T12:00:00Z  polygen one, leading, limits version 0123456789ab, users seen: 12, by cost:tokens\n"
+	for people, want := range map[bool]string{
+		true: head + `user                  tier  state      limit                  used      of  part  left  resets in  rate/s  seen
+alice                 pro   spent      tokens/day           503000  500000  100%     0    12h0m0s    80.0  0.0s
+"carol\x20d"@uploads  free  throttled  tokens/day(dry-run)  499999  500000   99%     1    12h0m0s     4.2  0.0s
+~AB                   free  blocked    -                         -       -     -     -          -     0.0  0.0s`,
+		false: head + `#user                 tier  state      limit                  used     max  used_%  left  resets_s  rate/s  seen_s
+alice                 pro   spent      tokens/day           503000  500000     100     0     43200    80.0     0.0
+"carol\x20d"@uploads  free  throttled  tokens/day(dry-run)  499999  500000      99     1     43200     4.2     0.0
+~AB                   free  blocked    -                         -       -       -     -         -     0.0     0.0`,
+	} {
+		if diff := cmp.Diff(want, strings.Join(formatTable(p, people, 0), "\n")); diff != "" {
+			t.Errorf("for people %v (-want +got):\n%s", people, diff)
+		}
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// An empty list would not say that a unit's name is wrong.
+func TestTopByAnUnknownUnit(t *testing.T) {
+	for _, tt := range []struct {
+		units []string
+		want  string
+	}{
+		{[]string{"pages", "tokens"}, `unknown unit "token" (valid: pages, tokens)`},
+		{nil, `unknown unit "token": the limit file has no costs`},
+	} {
+		f := apitest.Cluster()
+		f.List.Units = tt.units
+		server := apitest.Serve(f)
+		defer server.Close()
+		a, err := apiclient.NewClient(server.Listener.Addr().String(), apiclient.Access{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		var out bytes.Buffer
+		err = Run(t.Context(), a, Options{Sort: api.ByCost("token"), N: 5, Interval: time.Hour, Once: true}, &out, io.Discard)
+		if err == nil || err.Error() != tt.want || out.Len() > 0 {
+			t.Errorf("of the units %q: %v, and %q, want %s", tt.units, err, &out, tt.want)
+		}
+	}
+}
+
 func TestScreen(t *testing.T) {
 	p := &picture{Users: api.Users{From: api.From{Polygen: "one", Version: "v", Time: apitest.Noon}, Sort: api.ByUp}}
 	for _, name := range []string{"a", "a-long-name-of-somebody", "日本語日本語日本語", "d"} {

@@ -74,6 +74,9 @@ func peerSocket(dir string) string { return filepath.Join(dir, "peers.sock") }
 // runtimeSocket is where HAProxy's runtime API listens for the agent.
 func runtimeSocket(dir string) string { return filepath.Join(dir, "runtime.sock") }
 
+// costsSocket is where the agent hears what requests cost: beside that of SPOE, as by default.
+func costsSocket(dir string) string { return filepath.Join(dir, "costs.sock") }
+
 // configure writes the instance's HAProxy configuration.
 func (p *process) configure() error {
 	// Fitted to the limits of the start. What of them changes later in a way that HAProxy must know
@@ -82,6 +85,7 @@ func (p *process) configure() error {
 	c.KeySecret = currentSecret(p.set)
 	c.Bind, c.Origin = p.address, p.options.Origin
 	c.SPOE, c.Peer, c.Runtime = "unix@"+spoeSocket(p.dir), "unix@"+peerSocket(p.dir), runtimeSocket(p.dir)
+	c.CostsSocket = "unix@" + costsSocket(p.dir)
 	c.Stats = filepath.Join(p.dir, "stats.sock")
 	c.Instance = "instance-" + filepath.Base(p.dir)
 	c.Identify, c.RefuseStatus, c.Unreadable = p.options.Identify, p.options.Refuse, p.options.Unreadable

@@ -25,6 +25,9 @@ const (
 	CreditSpent Cause = "credit-spent"
 	// CreditUnknown: HAProxy has credit, and did not say in time how much of it was used.
 	CreditUnknown Cause = "credit-unknown"
+	// EstimateTooLarge: the request is estimated to cost more than the whole limit of a window, so
+	// that it can never be admitted.
+	EstimateTooLarge Cause = "estimate-too-large"
 	// QueueFull: as many requests of the user wait for an answer as the limit could still admit.
 	QueueFull Cause = "queue-full"
 	// LineFull: too many requests wait in line for a place (over_limit: wait), or some wait and
@@ -52,7 +55,7 @@ const (
 
 // Agent returns the causes of refusals by the agent.
 func Agent() []Cause {
-	return []Cause{OwnCount, Pool, RedisLost, RedisLate, CreditSpent, CreditUnknown, QueueFull, LineFull, LineTimeout}
+	return []Cause{OwnCount, Pool, RedisLost, RedisLate, CreditSpent, CreditUnknown, EstimateTooLarge, QueueFull, LineFull, LineTimeout}
 }
 
 // HAProxy returns the causes of refusals by HAProxy alone.

@@ -24,6 +24,7 @@ type Content struct {
 	AddressLimits AddressLimits
 	Queues        []Queue     // sorted by service
 	Dedicated     []Dedicated // users first, and sorted
+	CostUnits     []CostUnit  // sorted by name
 
 	Entries  []*Entry          // what is said of users; the same may be there more than once
 	Users    map[string]Named  // by FileKey of the name or pattern
@@ -72,9 +73,9 @@ func NewSet(content Content) *Set {
 	return &Set{content: s, now: math.MinInt64}
 }
 
-// limitsTogether reports whether the entry, now or later, limits requests over all endpoints.
+// limitsTogether reports whether the entry, now or later, limits requests, or what they cost, over all endpoints.
 func (e *Entry) limitsTogether() bool {
-	return e != nil && (len(e.Together.rates) > 0 || e.More != nil && e.More.Then.limitsTogether())
+	return e != nil && (!e.Together.Unlimited() || e.More != nil && e.More.Then.limitsTogether())
 }
 
 // exemptUsers gives those who are exempt no limits, whatever else the file says of

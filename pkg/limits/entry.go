@@ -4,7 +4,7 @@ package limits
 // Users of whom it says the same should share one. An Entry never changes.
 type Entry struct {
 	Limits   *Limits // away from endpoints, and at those where More has none
-	Together *Limits // at all endpoints and away from them, taken together; rates only, and no other limit
+	Together *Limits // at all endpoints and away from them, taken together; rates and costs, and no other limit
 	More     *More   // nil for most, so that an entry for each of many users is small
 }
 

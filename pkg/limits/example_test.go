@@ -38,7 +38,7 @@ func ExampleLimits_AppendRates() {
 		{Class: limits.All, Max: 200},
 		{Class: "GET", Max: 100},
 		{Class: "GET", Window: limits.Minute, Max: 1000},
-	}, nil, nil)
+	}, nil, nil, nil)
 	for _, rate := range of.AppendRates(nil, "GET", "") {
 		fmt.Println(rate.Name(), rate.Max)
 	}
@@ -54,8 +54,8 @@ func ExampleLimits_AppendRates() {
 
 // A Set without a limit file, as tests of what decides about requests make one.
 func ExampleNew() {
-	free := limits.NewLimits(limits.Limits{Tier: "free", Concurrent: 10}, nil, nil, nil)
-	none := limits.NewLimits(limits.Limits{Tier: "free"}, nil, nil, nil)
+	free := limits.NewLimits(limits.Limits{Tier: "free", Concurrent: 10}, nil, nil, nil, nil)
+	none := limits.NewLimits(limits.Limits{Tier: "free"}, nil, nil, nil, nil)
 	set := limits.NewSet(limits.Content{
 		DefaultTier: "free",
 		Tiers:       map[string]*limits.Entry{"free": {Limits: free, Together: none}},

@@ -10,7 +10,6 @@ package limits
 
 import (
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -77,15 +76,25 @@ type Limits struct {
 
 	rates []Rate // sorted by class and window
 	jobs  *Jobs  // nil means not limited
-	off   string // the fields whose mode is off, sorted, a line each
+	more  *more  // nil for most, so that limits of each of many users are small
+}
+
+// more is what few limits have.
+type more struct {
+	costs []Cost   // sorted by unit and window
+	off   []string // the fields whose mode is off, sorted
 }
 
 // NewLimits returns Limits with the fields of l, these request limits, sorted by class and
-// window, and these limits of background jobs, nil for none. off names the limits that are
-// stated and off, sorted. rates and jobs must not be modified any more.
-func NewLimits(l Limits, rates []Rate, jobs *Jobs, off []string) *Limits {
+// window, these of costs, sorted by unit and window, and these of background jobs, nil for
+// none. off names the limits that are stated and off, sorted. None of them must be modified
+// any more.
+func NewLimits(l Limits, rates []Rate, costs []Cost, jobs *Jobs, off []string) *Limits {
 	// The receiver is a copy, so that the caller's limits stay as they are.
-	l.rates, l.jobs, l.off = rates, jobs, strings.Join(off, "\n")
+	l.rates, l.jobs = rates, jobs
+	if len(costs) > 0 || len(off) > 0 {
+		l.more = &more{costs, off}
+	}
 	return &l
 }
 
@@ -94,11 +103,11 @@ func NewLimits(l Limits, rates []Rate, jobs *Jobs, off []string) *Limits {
 // "concurrent" or "bandwidth.down", sorted. It is nil if there are none, and for
 // people only: everything else in Limits is as if they were not written.
 func (l *Limits) OffFields() []string {
-	// Kept as one text and not as a list, because nearly all limits have none.
-	if l.off == "" {
+	if l.more == nil {
 		return nil
 	}
-	return strings.Split(l.off, "\n")
+	// Cloned, because limits are shared.
+	return slices.Clone(l.more.off)
 }
 
 // BuiltinClasses returns the classes that a request can have without further

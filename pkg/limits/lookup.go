@@ -36,8 +36,8 @@ func (s *Set) User(key string) *Limits {
 }
 
 // Together returns the limits on a user's requests at all endpoints and away from them, taken
-// together, and the wire key "@*/key" under which they are counted. They hold rates and no other
-// limit, and count beside those of User. The key is any wire key of a request. ok is false if
+// together, and the wire key "@*/key" under which they are counted. They hold rates and costs and
+// no other limit, and count beside those of User. The key is any wire key of a request. ok is false if
 // there are none.
 func (s *Set) Together(key string) (together string, of *Limits, ok bool) {
 	if !s.content.together {
@@ -47,7 +47,7 @@ func (s *Set) Together(key string) (together string, of *Limits, ok bool) {
 	_, user := SplitEndpoint(key)
 	of = s.limitsAt(user, allEndpoints)
 	// A user whose tier has none is not counted under a second key for nothing.
-	if len(of.rates) == 0 {
+	if of.Unlimited() {
 		return "", nil, false
 	}
 	return EndpointKey(All, user), of, true

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// Window is the span of time over which a Rate counts: whole seconds, minutes or
-// hours of the cluster's clock, beginning at each full one (UTC).
+// Window is the span of time over which a limit counts: whole seconds, minutes, hours or
+// days of the cluster's clock, beginning at each full one (UTC; a day of costs when
+// Cost.DayStart says).
 type Window uint8
 
 // The windows. The zero Window is Second.
@@ -15,19 +16,20 @@ const (
 	Second Window = iota
 	Minute
 	Hour
+	Day // of costs alone
 )
 
-// Windows lists all windows, the shortest first.
+// Windows lists the windows that a Rate may have, the shortest first.
 var Windows = [...]Window{Second, Minute, Hour}
 
 // Seconds is the window's length.
-func (w Window) Seconds() int64 { return [...]int64{1, 60, 3600}[w] }
+func (w Window) Seconds() int64 { return [...]int64{1, 60, 3600, 86400}[w] }
 
-// String is the window's name, as in the limit file: second, minute or hour.
-func (w Window) String() string { return [...]string{"second", "minute", "hour"}[w] }
+// String is the window's name, as in the limit file: second, minute, hour or day.
+func (w Window) String() string { return [...]string{"second", "minute", "hour", "day"}[w] }
 
-// Unit is the window as a rate such as 30/min names it: s, min or hour.
-func (w Window) Unit() string { return [...]string{"s", "min", "hour"}[w] }
+// Unit is the window as a rate such as 30/min names it: s, min, hour or day.
+func (w Window) Unit() string { return [...]string{"s", "min", "hour", "day"}[w] }
 
 // Mode is what is done about a limit that is reached.
 type Mode uint8
@@ -71,12 +73,15 @@ func RateName(class string, w Window) string {
 
 // ParseRateName takes a limit's name apart again. Without a window's name behind a
 // slash, all of it is the class.
-func ParseRateName(name string) (class string, w Window) {
-	if class, window, ok := strings.Cut(name, "/"); ok {
+func ParseRateName(name string) (class string, w Window) { return parseName(name, Windows[1:]) }
+
+// parseName takes one of the windows' names off the end of a name.
+func parseName(name string, windows []Window) (of string, w Window) {
+	if of, window, ok := strings.Cut(name, "/"); ok {
 		// Only a window's name is one: a class may have any other text behind a slash.
-		for _, w := range Windows[1:] {
+		for _, w := range windows {
 			if window == w.String() {
-				return class, w
+				return of, w
 			}
 		}
 	}

@@ -60,6 +60,7 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 	config.Instance = in.Name
 	config.Bind, config.Origin, config.SPOE = in.Address, in.line("origin", c.options.Origin), "unix@"+in.line("spoe", in.SPOE)
 	config.Peer = "unix@" + in.Peers
+	config.CostsSocket = "unix@" + filepath.Join(dir, "costs.sock") // where the agent listens by default
 	config.Runtime, config.Stats, config.Identify, config.Threads = in.Runtime, in.Stats, c.options.Identify, c.options.Threads
 	config.VerdictTimeout = c.options.MaxWait + 10*time.Millisecond
 	config.Env = []string{fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", 5*c.options.MaxWait.Milliseconds())} // as shipped, with the shipped wait

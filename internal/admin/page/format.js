@@ -45,12 +45,12 @@ export function nameOf(limit) {
 
 // windowOf is a window of so many seconds.
 export function windowOf(seconds) {
-  return { 1: "second", 60: "minute", 3600: "hour" }[seconds] ?? `${seconds} s`;
+  return { 1: "second", 60: "minute", 3600: "hour", 86400: "day" }[seconds] ?? `${seconds} s`;
 }
 
-// per is the same after a number of requests.
+// per is the same after a number of requests, or of what they cost.
 export function per(seconds) {
-  return { 1: "a second", 60: "a minute", 3600: "an hour" }[seconds] ?? `in ${seconds} s`;
+  return { 1: "a second", 60: "a minute", 3600: "an hour", 86400: "a day" }[seconds] ?? `in ${seconds} s`;
 }
 
 const two = (n) => String(n).padStart(2, "0");
@@ -59,6 +59,12 @@ const two = (n) => String(n).padStart(2, "0");
 export function clock(at, now = at) {
   const t = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
   return at.toDateString() === now.toDateString() ? t : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${t}`;
+}
+
+// utc is the same in UTC.
+export function utc(at, now = at) {
+  const [day, t] = at.toISOString().slice(0, 19).split("T");
+  return now.toISOString().startsWith(day) ? t : `${day} ${t}`;
 }
 
 // ago is how long something is past, in ms.

@@ -1,7 +1,7 @@
 // The head of the page: who answers, and the cluster's totals with what they were
 // since the page was opened.
 
-import { $, attribute, el, text } from "./dom.js";
+import { $, attribute, el, show, text } from "./dom.js";
 import { count, rate } from "./format.js";
 import { shorten, shown } from "./names.js";
 
@@ -17,6 +17,7 @@ const tiles = [
   ["users", "Users", count],
   ["throttled", "Throttled", count],
   ["blocked", "Blocked", count],
+  ["spent", "Spent", count],
 ].map(([field, name, format]) => {
   const value = el("span", { class: "value" }, "–");
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -24,14 +25,15 @@ const tiles = [
   for (const [k, v] of Object.entries({ viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true", class: "spark" })) svg.setAttribute(k, v);
   svg.append(line);
   const node = el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, value, svg));
-  if (field === "throttled" || field === "blocked") node.dataset.bad = "";
+  if (["throttled", "blocked", "spent"].includes(field)) node.dataset.bad = "";
   $("totals").append(node);
   return { field, format, node, value, line, samples: [] };
 });
 
-// showTotals shows a live answer's totals.
-export function showTotals(totals) {
+// showTotals shows a live answer's totals. Where requests cost nothing nobody spends anything.
+export function showTotals(totals, units) {
   for (const t of tiles) {
+    if (t.field === "spent") show(t.node, units.length > 0);
     const n = totals[t.field] ?? 0;
     text(t.value, t.format(n));
     if ("bad" in t.node.dataset) attribute(t.node, "data-bad", n > 0 ? "yes" : "");

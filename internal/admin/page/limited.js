@@ -24,7 +24,7 @@ export class Held {
     }
   }
 
-  // state of a summary: "throttled", "blocked", "near" or "ok".
+  // state of a summary: "throttled", "blocked", "spent", "near" or "ok".
   state(u) {
     if (u.state !== "ok") return u.state;
     return this.#users.get(u.href)?.summary.state ?? (u.near && u.near.used >= 0.8 * u.near.max ? "near" : "ok");
@@ -35,7 +35,7 @@ export class Held {
   }
 }
 
-export const stateText = { ok: "ok", near: "near limit", throttled: "throttled", blocked: "blocked" };
+export const stateText = { ok: "ok", near: "near limit", throttled: "throttled", blocked: "blocked", spent: "spent" };
 
 // setState shows a state as text and colour.
 export function setState(node, state) {
@@ -101,7 +101,7 @@ export class Announcer {
     this.#known = present;
     this.#last = now;
     const parts = [];
-    for (const state of ["throttled", "blocked"]) parts.push(names(come.filter((u) => u.state === state), stateText[state]));
+    for (const state of ["throttled", "blocked", "spent"]) parts.push(names(come.filter((u) => u.state === state), stateText[state]));
     parts.push(names(gone, "no longer limited"));
     return parts.filter(Boolean).join(" ");
   }

@@ -63,11 +63,11 @@ function hear(live) {
   const now = performance.now();
   held.see(live, now);
   showFrom(live);
-  showTotals(live.totals);
+  showTotals(live.totals, live.units ?? []);
   if (who) {
     showUser(live, held);
   } else {
-    showLimited(held, live.totals.throttled + live.totals.blocked);
+    showLimited(held, live.totals.throttled + live.totals.blocked + live.totals.spent);
     showUsers(live, held);
     showInstances(live.instances);
   }

@@ -1,9 +1,9 @@
 // One user: whether requests are refused and why, what was used, and who decided what.
 
 import { $, List, attribute, el, show, text } from "./dom.js";
-import { ago, amount, clock, count, exact, nameOf, rate, windowOf } from "./format.js";
+import { ago, amount, clock, count, exact, nameOf, per, percent, rate, utc, windowOf } from "./format.js";
 import { hashOf, historyOf, readable, shorten, shown } from "./names.js";
-import { decided, explain, nearest, place } from "./why.js";
+import { decided, explain, mostOf, nearest, place } from "./why.js";
 import { setState } from "./limited.js";
 import { Charts } from "./charts.js";
 import { get } from "./stream.js";
@@ -30,7 +30,7 @@ const limits = new List($("user-limits"), {
     return p;
   },
   update: (p, l) => {
-    const most = Math.max(l.used, l.last ?? 0);
+    const most = mostOf(l);
     attribute(p.node, "class", most >= l.max ? (l.mode === "enforce" ? "limited" : "near") : most >= 0.8 * l.max ? "near" : undefined);
     text(p.used, amount(l.name, l.used));
     text(p.last, l.last === undefined ? "–" : amount(l.name, l.last));
@@ -38,6 +38,34 @@ const limits = new List($("user-limits"), {
     text(p.window, l.window ? windowOf(l.window) : "–");
     text(p.mode, l.mode);
     text(p.origin, l.origin ? place(l.origin) : "–");
+  },
+});
+
+const budgets = new List($("user-budgets"), {
+  key: (b) => b.name,
+  make: (b) => {
+    const p = { state: el("span", { class: "state" }), used: el("span", { class: "use-text" }), part: el("span", { class: "use-part" }), fill: el("span", { class: "fill" }), reset: el("p", { class: "calm" }) };
+    p.node = el(
+      "li",
+      {},
+      el("h3", {}, `${b.unit} ${per(b.window)}`, " ", p.state),
+      el("p", { class: "use-line" }, p.used, p.part),
+      el("span", { class: "use-bar", "aria-hidden": "true" }, p.fill),
+      p.reset,
+    );
+    return p;
+  },
+  update: (p, b) => {
+    const part = b.used / Math.max(1, b.max);
+    const state = part >= 1 ? "spent" : part >= 0.8 ? "near" : "ok";
+    attribute(p.node, "data-state", state);
+    setState(p.state, state);
+    text(p.used, `${exact(b.used)} of ${exact(b.max)} used, ${exact(b.left)} left${b.mode === "dry-run" ? " (dry run: nobody is refused)" : ""}`);
+    text(p.part, percent(part));
+    p.fill.style.width = Math.min(100, Math.floor(part * 100)) + "%";
+    const [at, now] = [new Date(b.resets), new Date(b.now)];
+    const debt = Math.min(b.max, Math.max(0, b.used - b.max));
+    text(p.reset, `Begins anew at ${clock(at, now)} here, ${utc(at, now)} UTC${debt > 0 && b.mode === "enforce" ? `, with a debt of ${exact(debt)}` : ""}.`);
   },
 });
 
@@ -110,7 +138,8 @@ export function openUser(who) {
   text($("user-tier"), "");
   text($("user-seen"), "");
   why.set([]);
-  for (const list of [limits, started, places, decisions, elsewhere]) list.set([]);
+  show($("user-budget"), false);
+  for (const list of [budgets, limits, started, places, decisions, elsewhere]) list.set([]);
   for (const note of ["user-limits-note", "user-started-note", "user-places-note", "user-decisions-note", "user-also", "user-charts-note"]) show($(note), false);
   return shorten(name);
 }
@@ -154,6 +183,10 @@ export function showUser(live, held) {
   why.set(explain({ ...user, by: present.by }, now).map((s, at) => ({ ...s, at })));
 
   limits.set(user.limits);
+  const costs = user.limits.filter((l) => l.unit);
+  // The longest window first: the day is what people mean by a budget.
+  budgets.set(costs.sort((a, b) => (a.unit === b.unit ? b.window - a.window : a.unit < b.unit ? -1 : 1)).map((l) => ({ ...l, now })));
+  show($("user-budget"), costs.length > 0);
   const starts = startedOf(user);
   started.set(starts);
   show($("user-started-note"), starts.length === 0);
@@ -177,7 +210,7 @@ function startedOf(user) {
     .map((name) => ({
       class: name,
       rate: rates[name],
-      limit: user.limits.filter((l) => l.window && l.name.split("/")[0] === name).map((l) => `${exact(l.max)} per ${windowOf(l.window)}`).join(", "),
+      limit: user.limits.filter((l) => l.window && !l.unit && l.name.split("/")[0] === name).map((l) => `${exact(l.max)} per ${windowOf(l.window)}`).join(", "),
     }));
 }
 

@@ -1,7 +1,7 @@
 // The table of users with most.
 
 import { $, List, attribute, el, show, text } from "./dom.js";
-import { ago, count, exact, many, percent, rate } from "./format.js";
+import { ago, count, exact, many, per, percent, rate } from "./format.js";
 import { hashOf, ofHref, readable, shorten, shown } from "./names.js";
 import { setState, useOf } from "./limited.js";
 
@@ -44,10 +44,11 @@ const table = new List(body, {
     if (part.node.className !== css) part.node.className = css;
     text(part.tier, u.tier + (u.known ? "" : " (unnamed)"));
     setState(part.state, state);
-    text(part.use, useOf(u.near));
-    const used = u.near ? u.near.used / Math.max(1, u.near.max) : 0;
-    text(part.part, u.near ? percent(used) : "");
-    show(part.bar, Boolean(u.near));
+    const limit = u.cost ?? u.near;
+    text(part.use, u.cost ? spentOf(u.cost) : useOf(u.near));
+    const used = limit ? limit.used / Math.max(1, limit.max) : 0;
+    text(part.part, limit ? percent(used) : "");
+    show(part.bar, Boolean(limit));
     const wide = Math.min(100, Math.round(used * 100)) + "%";
     if (part.fill.style.width !== wide) part.fill.style.width = wide;
     text(part.rate, count(u.rate));
@@ -58,10 +59,18 @@ const table = new List(body, {
   },
 });
 
+// spentOf is how much of a limit of costs is used, in words.
+const spentOf = (c) => `${exact(c.used)} of ${exact(c.max)} ${per(c.window)}${c.mode === "dry-run" ? " (dry run)" : ""}`;
+
+// unitOf is the unit of an order by cost; "" of any other.
+const unitOf = (sort) => (sort.startsWith("cost:") ? sort.slice("cost:".length) : "");
+
 let held;
 let time; // of the cluster, in ms
 let last = null;
 let resorted = true;
+let units = []; // what requests cost
+let sorted;
 
 // showUsers shows a live answer. While somebody points at a row or is in one with the
 // keyboard, rows stay where they are.
@@ -69,18 +78,34 @@ export function showUsers(live, whoIsHeld) {
   held = whoIsHeld;
   time = Date.parse(live.time);
   last = live;
+  showUnits(live.units ?? [], live.sort);
   const still = !resorted && (body.contains(document.activeElement) || (matchMedia("(hover: hover)").matches && body.matches(":hover")));
   resorted = false;
   table.set(live.users, still);
   filter();
   const notes = [];
-  if (live.users.length === 0) notes.push("No user has been seen yet.");
+  const unit = unitOf(live.sort);
+  text($("use-heading"), unit ? `${unit} used` : "Nearest limit");
+  if (live.users.length === 0) notes.push(unit ? `Nobody was charged any ${unit} yet in the present window.` : "No user has been seen yet.");
+  else if (unit) notes.push(`Those who were charged most ${unit}, in a day or the longest window that limits them.`);
   else if (live.totals.seen > live.users.length) notes.push(`The first ${live.users.length} of ${many(live.totals.seen, "user")}.`);
   if (live.totals.dropped > 0) notes.push(`${many(live.totals.dropped, "user")} forgotten, for no more than ${exact(live.totals.capacity)} are remembered.`);
   if (still) notes.push("The order is held while you are in the table.");
   const typed = $("find-user").value.trim();
   if (typed && hits === 0) notes.push(`No row has “${shorten(shown(typed))}”. Enter opens the user of just that name.`);
   text($("users-note"), notes.join(" "));
+}
+
+// showUnits offers an order by each unit that requests cost.
+function showUnits(now, order) {
+  if (now.join() === units.join()) return;
+  units = now;
+  for (const option of $("sort").querySelectorAll("option[value^='cost:']")) option.remove();
+  for (const unit of units) $("sort").append(el("option", { value: "cost:" + unit }, `Cost in ${unit}`));
+  attribute($("users-tools"), "data-units", units.length > 0 ? "" : undefined);
+  // Of a unit that the limit file has no more nobody is listed.
+  if (unitOf(order) && !units.includes(unitOf(order))) sorted("rate");
+  else $("sort").value = order;
 }
 
 let hits = 0;
@@ -104,7 +129,7 @@ export function showOrder(sort) {
 
 // onUsers calls back when another order, another number of rows, or a user is wanted.
 export function onUsers({ order, rows, open }) {
-  const sorted = (by) => {
+  sorted = (by) => {
     resorted = true;
     order(by);
   };

@@ -33,7 +33,7 @@ function lately(user, at) {
 }
 
 function reached(w, limit, now) {
-  const until = w.until ? `; until ${clock(new Date(w.until), now)}` : "; until some of them have ended";
+  const until = w.until ? `; until ${clock(new Date(w.until), now)}${limit?.unit ? ", or some are given back" : ""}` : "; until some of them have ended";
   const text = `${cause(w.limit, limit)}${until}.${from(limit)}`;
   return w.mode === "enforce" ? { kind: "refused", text: "Refused: " + text } : { kind: "dry", text: "Would be refused, if this limit were enforced (dry run): " + text };
 }
@@ -41,6 +41,7 @@ function reached(w, limit, now) {
 function cause(name, limit) {
   if (!limit) return `the limit ${name} is reached`;
   if (name === "concurrent") return `${exact(Math.max(limit.used, limit.max))} requests are in progress, and the limit is ${exact(limit.max)}`;
+  if (limit.unit) return `${exact(limit.used)} of ${exact(limit.max)} ${limit.unit} ${per(limit.window)} are used (what costs no ${limit.unit} is not refused)`;
   const kind = name.split("/")[0];
   return `more than ${exact(limit.max)} ${kind === "*" ? "" : kind + " "}requests ${per(limit.window)}${limit.burst ? ` and a burst of ${exact(limit.burst)}` : ""}`;
 }
@@ -60,15 +61,19 @@ function well(user) {
   const near = nearest(user.limits);
   if (near.part === 0) return { kind: "", text: "Not refused. Nothing is used of any limit now." };
   const { limit, used, part } = near;
-  const of = ofBytes(limit.name) ? `${amount(limit.name, used)} of ${amount(limit.name, limit.max)}` : `${exact(used)} of ${exact(limit.max)}${limit.window ? " " + per(limit.window) : ""}`;
+  const of = ofBytes(limit.name) ? `${amount(limit.name, used)} of ${amount(limit.name, limit.max)}` : `${exact(used)} of ${exact(limit.max)}${limit.unit ? " " + limit.unit : ""}${limit.window ? " " + per(limit.window) : ""}`;
   return { kind: part >= 0.8 ? "near" : "", text: `Not refused. Nearest is the limit ${nameOf(limit.name)}: ${of} (${percent(part)}).` };
 }
+
+// mostOf is what counts as used of a limit: of a short window the last one too, or a reader would see the use
+// come and go. What was spent yesterday is over.
+export const mostOf = (limit) => (limit.unit ? limit.used : Math.max(limit.used, limit.last ?? 0));
 
 // nearest is the limit of which the largest part is used.
 export function nearest(limits) {
   let best = { limit: null, used: 0, part: 0 };
   for (const limit of limits) {
-    const used = Math.max(limit.used, limit.last ?? 0);
+    const used = mostOf(limit);
     const part = limit.max > 0 ? used / limit.max : 1;
     if (!best.limit || part > best.part) best = { limit, used, part };
   }

@@ -44,18 +44,29 @@ func (v *View) Unknown(by api.Sort, n int) api.UnknownUsers {
 }
 
 // summary is what is known of a user now, except that a throttle counts if it was in force
-// after since.
-func (v *View) summary(now, since int64, e *entry[user]) api.Summary {
-	u := &e.value
-	l, named := v.inForce(e)
-	state, why := u.stateSince(now, since, l)
-	started := v.startedBy(now, e.key, u)
+// after since. Of a user of whom only is known what they were charged u is nil.
+func (v *View) summary(now, since int64, key string, u *user) api.Summary {
+	spent := v.costs.lookUp(key)
+	if u == nil {
+		u = &user{}
+	}
+	l, named := v.inForce(key, u)
+	state, why := u.stateSince(now, since, l, spent)
+	started := v.startedBy(now, key, u)
 	active, moved := u.progressAndBytes(now)
 	return api.Summary{
-		Name: api.NameOfKey(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.requestRate(now), InProgress: active,
-		Down: moved[bandwidth.Down], Up: moved[bandwidth.Up], Seen: answerTime(u.seen),
-		Near: u.nearestLimit(now, l, started, why), Started: started,
+		Name: api.NameOfKey(key), Tier: l.Tier, Known: named, State: state, Rate: u.requestRate(now), InProgress: active,
+		Down: moved[bandwidth.Down], Up: moved[bandwidth.Up], Seen: answerTime(u.lastSeen(spent)),
+		Near: nearestLimit(u.limitsOf(now, l, spent, started), why), Started: started,
 	}
+}
+
+// lastSeen is when a user was last heard of, in ns; 0: never, or too long ago.
+func (u *user) lastSeen(spent *spending) int64 {
+	if spent == nil {
+		return u.seen
+	}
+	return max(u.seen, spent.seen)
 }
 
 // User returns what is known of a wire key, without From and without origins. A user of
@@ -77,19 +88,20 @@ func (v *View) userSince(now, since int64, key string) api.User {
 		Name: api.NameOfKey(key), Tier: l.Tier, Known: v.set.NamesUser(key),
 		Limits: []api.Limit{}, Instances: []api.Place{}, Decisions: []api.Decision{}, Endpoints: []string{},
 	}
-	u := v.users.lookUp(key)
+	u, spent := v.users.lookUp(key), v.costs.lookUp(key)
 	// The limits are told of every name, with nothing used.
 	if u == nil {
 		u = &user{}
-	} else {
-		seen := answerTime(u.seen)
+	}
+	if last := u.lastSeen(spent); last != 0 {
+		seen := answerTime(last)
 		out.Seen = &seen
 	}
-	out.State, out.Why = u.stateSince(now, since, l)
+	out.State, out.Why = u.stateSince(now, since, l, spent)
 	active, moved := u.progressAndBytes(now)
 	out.InProgress, out.Down, out.Up = active, moved[bandwidth.Down], moved[bandwidth.Up]
 	out.Started = v.startedBy(now, key, u)
-	out.Limits = u.limitsOf(now, l, out.Started)
+	out.Limits = u.limitsOf(now, l, spent, out.Started)
 	for i := range u.places {
 		// One that has said nothing for reportSpan has nothing of the user any more, or is dead.
 		if p := &u.places[i]; p.anyFresh(now) {
@@ -121,9 +133,9 @@ func (v *View) userSince(now, since int64, key string) api.User {
 	return out
 }
 
-// stateSince says whether a user is refused now, or was by a throttle that ended after since,
-// and why. A limit in a dry run is among the reasons, and does not change the state.
-func (u *user) stateSince(now, since int64, l *limits.Limits) (api.State, []api.Why) {
+// stateSince says whether a user is refused now, or was by a throttle or a spent limit of costs that
+// ended after since, and why. A limit in a dry run is among the reasons, and does not change the state.
+func (u *user) stateSince(now, since int64, l *limits.Limits, spent *spending) (api.State, []api.Why) {
 	state, why := api.OK, []api.Why{}
 	for i := range u.windows {
 		w := &u.windows[i]
@@ -145,6 +157,13 @@ func (u *user) stateSince(now, since int64, l *limits.Limits) (api.State, []api.
 		}
 	}
 	slices.SortFunc(why, func(a, b api.Why) int { return cmp.Compare(a.Limit, b.Limit) })
+	for _, y := range spent.spentSince(now, since, l) {
+		why = append(why, y)
+		if y.Mode == limits.Enforce.String() {
+			// Also of a throttled user: the window of what is spent is mostly the longer one.
+			state = api.Spent
+		}
+	}
 	if u.blockedSince != 0 && l.Concurrent > 0 {
 		why = append(why, api.Why{Limit: concurrent, Reason: api.ConcurrentRequests, Cause: tableCause(api.Block, l.ConcurrentMode), Mode: l.ConcurrentMode.String(), Since: answerTime(u.blockedSince)})
 		if l.ConcurrentMode == limits.Enforce {
@@ -155,7 +174,7 @@ func (u *user) stateSince(now, since int64, l *limits.Limits) (api.State, []api.
 	return state, why
 }
 
-// The names of the limits that are not of request rates.
+// The names of the limits that are neither of request rates nor of costs.
 const (
 	concurrent    = "concurrent"
 	bandwidthDown = "bandwidth.down"
@@ -164,7 +183,7 @@ const (
 
 // limitsOf are the limits of a user and how much of each is used, by the pools and by what was
 // started lately (see startedBy).
-func (u *user) limitsOf(now int64, l *limits.Limits, started map[string]float64) []api.Limit {
+func (u *user) limitsOf(now int64, l *limits.Limits, spent *spending, started map[string]float64) []api.Limit {
 	all := []api.Limit{}
 	active, moved := u.progressAndBytes(now)
 	for r := range l.Rates() {
@@ -181,6 +200,7 @@ func (u *user) limitsOf(now int64, l *limits.Limits, started map[string]float64)
 		}
 		all = append(all, limit)
 	}
+	all = append(all, spent.costsOf(now, l)...)
 	if l.Concurrent > 0 {
 		all = append(all, api.Limit{Name: concurrent, Max: int64(l.Concurrent), Mode: l.ConcurrentMode.String(), Used: int64(active)})
 	}

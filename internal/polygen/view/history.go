@@ -135,7 +135,7 @@ func (h *history) sample(now int64, v *View, key string) {
 	}
 	h.last = second
 
-	u := v.users.lookUp(key)
+	u, spent := v.users.lookUp(key), v.costs.lookUp(key)
 	// Zeros, not nothing: the user is quiet, which is an answer.
 	if u == nil {
 		u = &user{}
@@ -148,7 +148,8 @@ func (h *history) sample(now int64, v *View, key string) {
 	// keeps its values, and one that is gone takes its values along.
 	was := h.limits
 	h.limits = nil
-	for _, l := range u.limitsOf(now, v.set.User(key), v.startedBy(now, key, u)) {
+	of := v.set.User(key)
+	for _, l := range u.limitsOf(now, of, spent, v.startedBy(now, key, u)) {
 		if len(h.limits) == maxSeries {
 			break
 		}
@@ -156,7 +157,11 @@ func (h *history) sample(now int64, v *View, key string) {
 		if i := slices.IndexFunc(was, func(s series) bool { return s.Name == l.Name }); i >= 0 {
 			s.ring = was[i].ring
 		}
-		s.setSecond(second, u.usedIn(second, l))
+		used := u.usedIn(second, l)
+		if l.Unit != "" {
+			used = spent.usedIn(second, of, l)
+		}
+		s.setSecond(second, used)
 		h.limits = append(h.limits, s)
 	}
 }
@@ -182,6 +187,16 @@ func (u *user) usedIn(second int64, l api.Limit) int64 {
 	}
 	if w := u.findWindow(limits.ParseRateName(l.Name)); w != nil {
 		return w.countAt(second*int64(time.Second), 0)
+	}
+	return 0
+}
+
+// usedIn is what was charged in the window of a second.
+func (s *spending) usedIn(second int64, of *limits.Limits, l api.Limit) int64 {
+	for c := range of.Costs() {
+		if c.Name() == l.Name {
+			return s.chargedIn(second, c).Charged
+		}
 	}
 	return 0
 }

@@ -26,7 +26,7 @@ func (v *View) Top(at time.Time, by api.Sort, n int) api.Users {
 			if len(out.Users) == n {
 				break
 			}
-			out.Users = append(out.Users, v.summary(now, now, e))
+			out.Users = append(out.Users, v.summary(now, now, e.key, &e.value))
 		}
 		return out
 	}
@@ -36,7 +36,7 @@ func (v *View) Top(at time.Time, by api.Sort, n int) api.Users {
 		best.consider(measure(&e.value, now), e)
 	}
 	for _, e := range best.sorted() {
-		out.Users = append(out.Users, v.summary(now, now, e))
+		out.Users = append(out.Users, v.summary(now, now, e.key, &e.value))
 	}
 	return out
 }

@@ -29,10 +29,18 @@ type Look struct {
 	view       *View
 	now, since int64
 	n          map[api.Sort]int
-	next       int // index in the view's slots
+	next       int // index in the slots of the view's users
+	nextCost   int // index in the slots of the view's costs
 	totals     api.Totals
 	best       [4]top[user] // of sorts
 	limited    top[user]
+	costs      []unitTop
+}
+
+// unitTop are the users who were charged most of a unit, in the longest window that each has a limit of.
+type unitTop struct {
+	unit string
+	top[spending]
 }
 
 // sorts are the orders by a measure.
@@ -44,6 +52,12 @@ func (v *View) BeginLook(at time.Time, n map[api.Sort]int) *Look {
 	l := &Look{view: v, now: at.UnixNano(), since: at.UnixNano() - lately, n: n, limited: top[user]{n: api.MaxLimited}}
 	for i, by := range sorts {
 		l.best[i].n = n[by]
+	}
+	// By the units that there are: what is asked for may be anything.
+	for _, unit := range v.set.CostUnits() {
+		if most := n[api.ByCost(unit.Name)]; most > 0 {
+			l.costs = append(l.costs, unitTop{unit.Name, top[spending]{n: most}})
+		}
 	}
 	return l
 }
@@ -63,6 +77,33 @@ func (l *Look) LookAtMore(users int) (more bool) {
 		l.countUser(e)
 	}
 	l.next = end
+	if end < len(slots) {
+		return true
+	}
+	return l.lookAtCosts(users)
+}
+
+// lookAtCosts looks at what so many users more were charged, and reports whether there are others.
+func (l *Look) lookAtCosts(users int) (more bool) {
+	slots := l.view.costs.slots
+	if len(l.costs) == 0 {
+		return false
+	}
+	end := min(l.nextCost+users, len(slots))
+	for _, e := range slots[min(l.nextCost, end):end] {
+		of := l.view.limitsInForce(e)
+		for i := range l.costs {
+			c, ok := longest(of, l.costs[i].unit)
+			if !ok {
+				continue
+			}
+			// Who was charged nothing is in no list of those who were charged most.
+			if n := e.value.chargedIn(l.now/int64(time.Second), c).Charged; n > 0 {
+				l.costs[i].consider(float64(n), e) // exact: see limits.MaxCost
+			}
+		}
+	}
+	l.nextCost = end
 	return end < len(slots)
 }
 
@@ -83,14 +124,21 @@ func (l *Look) countUser(e *entry[user]) {
 	for i, measure := range [...]float64{rate, float64(active), float64(down), float64(up)} {
 		l.best[i].consider(measure, e)
 	}
+	var spent *spending
+	// Most clusters have no limits of costs, and nobody to look up.
+	if l.view.costs.length() > 0 {
+		spent = l.view.costs.lookUp(e.key)
+	}
 	// state looks up limits and allocates; most users are sorted out without.
-	if !u.maybeLimited(l.since) {
+	if spent == nil && !u.maybeLimited(l.since) {
 		return
 	}
-	of, _ := l.view.inForce(e)
-	switch state, _ := u.stateSince(l.now, l.since, of); state {
+	of, _ := l.view.inForce(e.key, u)
+	switch state, _ := u.stateSince(l.now, l.since, of, spent); state {
 	case api.Throttled:
 		t.Throttled++
+	case api.Spent:
+		t.Spent++
 	case api.Blocked:
 		t.Blocked++
 	default:
@@ -111,7 +159,7 @@ func (l *Look) Overview() Overview {
 			// A user may have been forgotten since their part of the look, and may even be
 			// there again as another entry.
 			if users.entries[e.key] == e {
-				all = append(all, l.view.summary(l.now, l.since, e))
+				all = append(all, l.view.summary(l.now, l.since, e.key, &e.value))
 			}
 		}
 		return all
@@ -121,6 +169,9 @@ func (l *Look) Overview() Overview {
 		if l.n[by] > 0 {
 			out.Tops[by] = list(l.best[i].sorted())
 		}
+	}
+	for i := range l.costs {
+		out.Tops[api.ByCost(l.costs[i].unit)] = l.mostCharged(&l.costs[i])
 	}
 	// The list is in this order already, so no look is needed.
 	if most := l.n[api.ByRecent]; most > 0 {
@@ -134,6 +185,23 @@ func (l *Look) Overview() Overview {
 		out.Tops[api.ByRecent] = list(recent)
 	}
 	return out
+}
+
+// mostCharged are the users who were charged most of a unit.
+func (l *Look) mostCharged(of *unitTop) []api.Summary {
+	all := []api.Summary{}
+	for _, e := range of.sorted() {
+		c, ok := longest(l.view.limitsInForce(e), of.unit)
+		// Forgotten since their part of the look, or not limited any more.
+		if l.view.costs.entries[e.key] != e || !ok {
+			continue
+		}
+		s := l.view.summary(l.now, l.since, e.key, l.view.users.lookUp(e.key))
+		row := e.value.costOf(l.now, c)
+		s.Cost = &row
+		all = append(all, s)
+	}
+	return all
 }
 
 // maybeLimited is true for all users who are throttled or blocked, and false for most of
@@ -151,19 +219,19 @@ func (u *user) maybeLimited(since int64) bool {
 }
 
 // inForce are the limits of a user, and whether the file names them.
-func (v *View) inForce(e *entry[user]) (l *limits.Limits, named bool) {
+func (v *View) inForce(key string, u *user) (l *limits.Limits, named bool) {
 	// Noted with the last report, so most users of a list need no look-up.
-	if u := &e.value; u.of == v.set {
+	if u.of == v.set {
 		return u.limits, u.known
 	}
 	// The user was not heard of since the limits changed.
-	return v.set.User(e.key), v.set.NamesUser(e.key)
+	return v.set.User(key), v.set.NamesUser(key)
 }
 
-// nearestLimit is the limit that the user is refused for, by these reasons, or else the one of which the user uses
-// the largest part; nil without limits. Of a limit per second the last full second counts, unless the present one
+// nearestLimit is the one of a user's limits that the user is refused for, by these reasons, or else the one of which
+// the user uses the largest part; nil without limits. Of a limit per second the last full second counts, unless the present one
 // has reached the limit already; of a longer window the present one counts.
-func (u *user) nearestLimit(now int64, l *limits.Limits, started map[string]float64, why []api.Why) *api.Near {
+func nearestLimit(all []api.Limit, why []api.Why) *api.Near {
 	part := func(limit api.Limit) float64 {
 		// A user who is blocked stays so until less is in progress, and may be nearer to another limit meanwhile.
 		if slices.ContainsFunc(why, func(y api.Why) bool { return y.Limit == limit.Name && y.Mode == limits.Enforce.String() }) {
@@ -173,7 +241,7 @@ func (u *user) nearestLimit(now int64, l *limits.Limits, started map[string]floa
 	}
 	var most float64
 	var nearest *api.Near
-	for _, limit := range u.limitsOf(now, l, started) {
+	for _, limit := range all {
 		// The total of the present second has tokens that agents hold and no request has
 		// used. Once it is the whole limit, the next request beyond is refused all the same.
 		if limit.Last != nil && limit.Window == 1 && limit.Used < limit.Max {

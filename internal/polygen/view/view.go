@@ -1,7 +1,7 @@
 // Package view remembers what the users of a cluster use, and what was decided
 // about them, for people who ask.
 //
-// It hears what polygen hears: the changes of the pools in Redis that are near their limits, the requests in
+// It hears what polygen hears: the changes of the pools in Redis that are near their limits, what requests cost, the requests in
 // progress of users near their limits, what users with bandwidth limits move, and every
 // second which requests of all users were started and are in progress, limited or not. It
 // decides nothing and nothing depends on it.
@@ -44,11 +44,12 @@ const (
 type View struct {
 	set     *limits.Set
 	users   *lru[user]
+	costs   *lru[spending] // users with limits of what requests cost
 	unknown *lru[stranger]
 
 	live []string // the instances
 
-	droppedUsers, droppedUnknown uint64
+	droppedUsers, droppedCosts, droppedUnknown uint64
 
 	reports map[limits.SecretOf]uint64 // where names are hidden, by the secret
 }
@@ -71,15 +72,12 @@ type user struct {
 type window struct {
 	class  string
 	window limits.Window
-	counts [3]count // of the present window, the one before and the one after, by number modulo 3
+	counts counts[int64]
 
 	spent    int64 // begin of the last window in which polygen throttled the user, in s
 	spentAt  int64 // when polygen did so, in ns
 	spentMax int   // the limit that was reached then
 }
-
-// count is the total of the window that begins at a second of the cluster.
-type count struct{ begin, total int64 }
 
 // place is what one instance said last of a user. The three reports come apart from each
 // other, so each has the time of its last one, in ns; 0 is never.
@@ -115,10 +113,13 @@ type stranger struct {
 	reports     uint64
 }
 
-// New returns a view that knows of nobody, and will know of at most so many users
-// and users whom the file does not name.
+// New returns a view that knows of nobody, and will know of at most so many users, of what
+// the requests of as many cost, and of so many users whom the file does not name.
 func New(set *limits.Set, users, unknown int) *View {
-	return &View{set: set, users: newLRU[user](users), unknown: newLRU[stranger](unknown), reports: map[limits.SecretOf]uint64{}}
+	return &View{
+		set: set, users: newLRU[user](users), costs: newLRU[spending](users), unknown: newLRU[stranger](unknown),
+		reports: map[limits.SecretOf]uint64{},
+	}
 }
 
 // Limits tells the view which limits are in force.
@@ -227,29 +228,17 @@ func (u *user) window(class string, of limits.Window) *window {
 	return &u.windows[len(u.windows)-1]
 }
 
-// setCount takes a total. Instances ask for the next window ahead of its begin, and may be
-// late for the one before. A total of any other window comes from a wrong clock.
+// setCount takes a total.
 func (w *window) setCount(now, begin, total int64) {
-	n, present := begin/w.window.Seconds(), now/w.window.Seconds()
-	// It would replace the count of one of the three windows that matter.
-	if n < present-1 || n > present+1 || n < 0 {
-		return
-	}
-	w.counts[n%int64(len(w.counts))] = count{begin, total}
+	length := w.window.Seconds()
+	w.counts.set(length, now/length*length, begin, total)
 }
 
 // countAt is the count of the window that many windows before the present one.
 func (w *window) countAt(now int64, before int64) int64 {
-	n := now/int64(time.Second)/w.window.Seconds() - before
-	// Only in tests is it 1970. There is no count before it, and no place for one.
-	if n < 0 {
-		return 0
-	}
-	// A count stays in its place until the third window after it, so its begin decides.
-	if c := w.counts[n%int64(len(w.counts))]; c.begin == n*w.window.Seconds() {
-		return c.total
-	}
-	return 0
+	length := w.window.Seconds()
+	count, _ := w.counts.at(length, (now/int64(time.Second)/length-before)*length)
+	return count
 }
 
 // throttledUntil is when the throttle of this limit ends, which is with its window, in ns; 0 if
@@ -407,19 +396,21 @@ func (u *user) lastDecision() *decision {
 	return &u.decisions[(u.first+len(u.decisions)-1)%len(u.decisions)]
 }
 
-// Forget drops users who have not been heard of for an hour: at most 1000 of all, and 1000
-// of those whom the file does not name.
+// Forget drops users who have not been heard of for an hour, and what was charged to users of whom nothing was
+// charged for a day: at most 1000 of all, and 1000 of those whom the file does not name.
 func (v *View) Forget(at time.Time) {
 	forgotten := at.UnixNano() - forgetAfter
 	// A bound, because decide waits for this, and a name list that somebody made up may end all at once. The lists
 	// are in the order of the last report, so no more users are looked at than dropped.
 	v.users.removeOldest(maxForgotten, func(u *user) bool { return u.seen <= forgotten })
+	v.costs.removeOldest(maxForgotten, func(s *spending) bool { return s.known <= at.UnixNano()-keepCosts })
 	v.unknown.removeOldest(maxForgotten, func(s *stranger) bool { return s.seen <= forgotten })
 }
 
 // Keep forgets all users but those who are to be kept.
 func (v *View) Keep(kept func(key string) bool) {
 	v.users.keepOnly(kept)
+	v.costs.keepOnly(kept)
 	// They are kept by name, without an endpoint, which leaves a user in the same part.
 	v.unknown.keepOnly(kept)
 }
@@ -427,8 +418,11 @@ func (v *View) Keep(kept func(key string) bool) {
 // Counts is how many users are known, and how many of those whom the file does not name.
 func (v *View) Counts() (users, unknown int) { return v.users.length(), v.unknown.length() }
 
-// Dropped is how many of each have been forgotten because there were too many.
-func (v *View) Dropped() (users, unknown uint64) { return v.droppedUsers, v.droppedUnknown }
+// Dropped is how many of each have been forgotten because there were too many; costs are users of whom it is
+// forgotten what they were charged.
+func (v *View) Dropped() (users, costs, unknown uint64) {
+	return v.droppedUsers, v.droppedCosts, v.droppedUnknown
+}
 
 // Newest are the keys of the users whom the file does not name, the one heard of last
 // first; at most n.

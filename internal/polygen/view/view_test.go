@@ -499,7 +499,7 @@ func TestForgetsTheLeastRecent(t *testing.T) {
 	for _, user := range []string{"a", "b", "c", "c", "a"} {
 		v.Progress(t0, "i", user, 1, 1, 0)
 	}
-	users, unknown := v.Dropped()
+	users, _, unknown := v.Dropped()
 	if out := v.Top(t0, api.ByRecent, 9); out.Dropped != 2 || users != 2 || unknown != 3 || out.Seen != 2 || out.Capacity != 2 {
 		t.Errorf("dropped %d users and %d unknown ones, %d left, want 2, 3, 2", users, unknown, out.Seen)
 	}

@@ -17,6 +17,7 @@ import (
 // A limit of zero is none.
 type draft struct {
 	requests       *requests // nil: none
+	costs          *costs    // nil: none
 	concurrent     int
 	concurrentMode limits.Mode
 	bandwidth      limits.Bandwidth
@@ -54,6 +55,7 @@ func (r *requests) replaceClass(class string, own []limits.Rate) []limits.Rate {
 type drafts struct {
 	mode    limits.Mode // of the whole file
 	rates   map[string]*requests
+	costs   map[string]*costs
 	jobs    map[string]*limits.Jobs
 	limits  map[limitsKey]*limits.Limits
 	ids     map[*limits.Limits]uint64 // of limits, from 1
@@ -69,7 +71,7 @@ type limitsKey struct {
 
 func newDrafts() drafts {
 	return drafts{
-		rates: map[string]*requests{}, jobs: map[string]*limits.Jobs{}, limits: map[limitsKey]*limits.Limits{},
+		rates: map[string]*requests{}, costs: map[string]*costs{}, jobs: map[string]*limits.Jobs{}, limits: map[limitsKey]*limits.Limits{},
 		ids: map[*limits.Limits]uint64{}, entries: map[string]*limits.Entry{},
 	}
 }
@@ -120,8 +122,15 @@ func (ds *drafts) sharedLimits(tier string, d draft) *limits.Limits {
 	scope := max(ds.mode, d.mode)
 	// It is in the modes of the limits from here on: the same limits are the same, wherever their mode is from.
 	d.mode = limits.Enforce
-	var off []string
-	d.requests, off = ds.effective(d.requests, scope)
+	rates, off, other := effective(d.requests.asRates(), scope, func(r *limits.Rate) *limits.Mode { return &r.Mode }, func(r limits.Rate) string { return "requests." + r.Name() })
+	if other {
+		d.requests = ds.sharedRequests(rates)
+	}
+	charged, none, other := effective(d.costs.asLimits(), scope, func(c *limits.Cost) *limits.Mode { return &c.Mode }, func(c limits.Cost) string { return "costs." + c.Name() })
+	if other {
+		d.costs = ds.sharedCosts(charged)
+	}
+	off = append(off, none...)
 	if d.concurrentMode = max(scope, d.concurrentMode); d.concurrentMode == limits.Off && d.concurrent > 0 {
 		off, d.concurrent = append(off, "concurrent"), 0
 	}
@@ -142,7 +151,7 @@ func (ds *drafts) sharedLimits(tier string, d draft) *limits.Limits {
 	if l == nil {
 		l = limits.NewLimits(limits.Limits{
 			Tier: tier, Concurrent: d.concurrent, ConcurrentMode: d.concurrentMode, Bandwidth: d.bandwidth, Wait: d.wait, Priority: d.priority,
-		}, d.requests.asRates(), d.jobs, off)
+		}, d.requests.asRates(), d.costs.asLimits(), d.jobs, off)
 		ds.limits[key] = l
 		ds.ids[l] = uint64(len(ds.ids) + 1)
 	}
@@ -168,24 +177,26 @@ func turnBandwidthOff(b *limits.Bandwidth, scope limits.Mode) (off []string) {
 	return off
 }
 
-// effective returns the rates with the modes that they have in a scope, and the
-// fields of those that are off.
-func (ds *drafts) effective(r *requests, scope limits.Mode) (*requests, []string) {
-	// Nearly always, and then nothing has to be made.
-	same := !slices.ContainsFunc(r.asRates(), func(r limits.Rate) bool { return max(r.Mode, scope) != r.Mode || r.Mode == limits.Off })
-	if same {
-		return r, nil
+// effective returns limits of one kind with the modes that they have in a scope, the fields of those
+// that are off, and whether anything of them is other than before.
+func effective[T any](all []T, scope limits.Mode, modeOf func(*T) *limits.Mode, field func(T) string) (left []T, off []string, other bool) {
+	for i := range all {
+		m := *modeOf(&all[i])
+		other = other || max(m, scope) != m || m == limits.Off
 	}
-	var rates []limits.Rate
-	var off []string
-	for _, r := range r.asRates() {
-		if r.Mode = max(r.Mode, scope); r.Mode == limits.Off {
-			off = append(off, "requests."+r.Name())
+	// Nearly always, and then nothing has to be made.
+	if !other {
+		return all, nil, false
+	}
+	for _, one := range all {
+		m := modeOf(&one)
+		if *m = max(*m, scope); *m == limits.Off {
+			off = append(off, field(one))
 		} else {
-			rates = append(rates, r)
+			left = append(left, one)
 		}
 	}
-	return ds.sharedRequests(rates), off
+	return left, off, true
 }
 
 // sharedEntry returns the entry that says this, an equal one if there is one.

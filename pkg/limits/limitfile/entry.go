@@ -189,7 +189,7 @@ func (f *file) refuseAtEndpoint(where place, key, value *yaml.Node) bool {
 	case key.Value == "jobs":
 		f.errorf(value, "%s are counted everywhere, not at endpoints; write jobs beside endpoints", where.atField("jobs"))
 	case limitFields.indexOf(key.Value) >= 0:
-		f.errorf(key, "%s: %s cannot be limited over all endpoints together, only requests can; write %s beside endpoints, where it counts at each endpoint apart, or at one endpoint", where, key.Value, key.Value)
+		f.errorf(key, "%s: %s cannot be limited over all endpoints together, only requests and costs can; write %s beside endpoints, where it counts at each endpoint apart, or at one endpoint", where, key.Value, key.Value)
 	default:
 		return false
 	}

@@ -13,6 +13,7 @@ import (
 var (
 	limitFields = fields[draft]{
 		{"requests", (*file).readRequests},
+		{"costs", (*file).readCosts},
 		{"concurrent", (*file).readConcurrent},
 		{"bandwidth", (*file).readBandwidth},
 		{"over_limit", func(f *file, d *draft, at place, n *yaml.Node) {

@@ -107,6 +107,9 @@ func TestOriginKnowsEveryLimit(t *testing.T) {
 		for r := range l.Rates() {
 			limited["requests."+r.Name()] = true
 		}
+		for c := range l.Costs() {
+			limited["costs."+c.Name()] = true
+		}
 		for _, name := range l.OffFields() {
 			limited[name] = true
 		}

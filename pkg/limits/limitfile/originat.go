@@ -159,11 +159,15 @@ func fieldName(path string) string {
 	}
 	parts := strings.Split(path, ".")
 	// Of the other fields of three parts, none is a limit by windows.
-	if len(parts) < 3 || parts[0] != "requests" {
+	if len(parts) < 3 || parts[0] != "requests" && parts[0] != "costs" {
 		return path
 	}
-	for _, w := range limits.Windows {
-		if parts[2] == w.String() {
+	for _, w := range limits.CostWindows {
+		switch {
+		case parts[2] != w.String():
+		case parts[0] == "costs":
+			return "costs." + limits.Cost{Unit: parts[1], Window: w}.Name()
+		default:
 			return "requests." + limits.RateName(parts[1], w)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -53,6 +54,9 @@ func inForce(t interface {
 	}
 	return out
 }
+
+// allFields compares limits with what they keep to themselves.
+var allFields = cmp.Exporter(func(reflect.Type) bool { return true })
 
 func TestWith(t *testing.T) {
 	minute := time.Minute
@@ -135,7 +139,7 @@ func TestWithRefuses(t *testing.T) {
 		{"a value", newOverride("alice", "", `{"concurrent":0}`, time.Hour), "limits: concurrent must be 1 or more, got 0; write unlimited to lift the limit"},
 		{"text for a number", newOverride("alice", "", `{"concurrent":"5"}`, time.Hour), "limits: concurrent must be a number, got text; write 5 without quotes"},
 		{"a fraction", newOverride("alice", "", `{"concurrent":1.5}`, time.Hour), `limits: concurrent must be a whole number in plain digits, or unlimited, got "1.5"`},
-		{"a field", newOverride("alice", "", `{"concurent":5}`, time.Hour), `limits: unknown field "concurent"; did you mean concurrent? (valid: tier, requests, concurrent, bandwidth, over_limit, priority, mode, jobs, endpoints)`},
+		{"a field", newOverride("alice", "", `{"concurent":5}`, time.Hour), `limits: unknown field "concurent"; did you mean concurrent? (valid: tier, requests, costs, concurrent, bandwidth, over_limit, priority, mode, jobs, endpoints)`},
 		{"a field twice", newOverride("alice", "", `{"concurrent":5,"concurrent":6}`, time.Hour), `limits: "concurrent" is there twice`},
 		{"a tier", newOverride("alice", "", `{"tier":"gold"}`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
 		{"the name of none", newOverride("alice", "", `"gold"`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
@@ -145,7 +149,7 @@ func TestWithRefuses(t *testing.T) {
 		{"no endpoint at all", newOverride("alice", "A/b", `{"concurrent":5}`, time.Hour), `endpoint "A/b" is no name of one`},
 		{"jobs at an endpoint", newOverride("alice", "up", `{"jobs":5}`, time.Hour), `limits at up: jobs are counted everywhere, not at endpoints; write jobs beside endpoints`},
 		{"no jobs at all", newOverride("alice", "", `{"jobs":0}`, time.Hour), `limits: jobs must be 1 or more, got 0; write unlimited to lift the limit`},
-		{"a tier at an endpoint", newOverride("alice", "up", `{"tier":"pro"}`, time.Hour), `limits at up: unknown field "tier" (valid: requests, concurrent, bandwidth, over_limit, priority, mode)`},
+		{"a tier at an endpoint", newOverride("alice", "up", `{"tier":"pro"}`, time.Hour), `limits at up: unknown field "tier" (valid: requests, costs, concurrent, bandwidth, over_limit, priority, mode)`},
 		{"no mapping at an endpoint", newOverride("alice", "up", `"pro"`, time.Hour), `limits at "up" must be a mapping such as {"concurrent": 2}, got the text "pro"`},
 		{"a share beyond its limit", newOverride("alice", "", `{"bandwidth":{"down":"1KiB"}}`, time.Hour), "limits: bandwidth.default_share must be at most bandwidth.down, which is 1024 bytes, got 1048576"},
 		{"an end of its own", newOverride("alice", "", `{"concurrent":5,"until":"2026-12-01"}`, time.Hour), "limits: until is for limit files; an override has an end and a reason of its own"},
@@ -368,16 +372,16 @@ func TestWithIsWhatTheFileWouldSay(t *testing.T) {
 		halfPast := time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC) // when ernie's entry ends
 		for _, key := range keys {
 			want, got := said.At(overrideEpoch).User(key), set.At(overrideEpoch).User(key)
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(limits.Limits{})); diff != "" {
+			if diff := cmp.Diff(want, got, allFields); diff != "" {
 				t.Fatalf("%s: with %s (-file +overrides):\n%s", key, EncodeOverrides(overrides), diff)
 			}
 			for _, at := range []time.Time{overrideEpoch, first.Add(-1), first, overrideEpoch.Add(end), halfPast} {
-				if diff := cmp.Diff(set.At(at).User(key), again.At(at).User(key), cmp.AllowUnexported(limits.Limits{})); diff != "" {
+				if diff := cmp.Diff(set.At(at).User(key), again.At(at).User(key), allFields); diff != "" {
 					t.Fatalf("%s at %v: Parse(Source()) (-set +parsed):\n%s", key, at, diff)
 				}
 			}
 			after := overrideEpoch.Add(end)
-			if diff := cmp.Diff(plain.At(after).User(key), set.At(after).User(key), cmp.AllowUnexported(limits.Limits{})); diff != "" {
+			if diff := cmp.Diff(plain.At(after).User(key), set.At(after).User(key), allFields); diff != "" {
 				t.Fatalf("%s after all ended (-plain +overrides):\n%s", key, diff)
 			}
 		}

@@ -90,10 +90,11 @@ type file struct {
 	bundled bool        // whether the files of users_from are there
 
 	drafts
-	tiers      map[string]layer // those with errors, too
-	tierNames  []string         // sorted
-	classNames []string         // what requests may name: verbs and operation classes
-	odd        int              // patterns of users that are neither prefix* nor *suffix
+	tiers      map[string]layer    // those with errors, too
+	tierNames  []string            // sorted
+	classNames []string            // what requests may name: verbs and operation classes
+	units      map[string]costUnit // by name, those with errors, too; nil if the file declares none
+	odd        int                 // patterns of users that are neither prefix* nor *suffix
 
 	recorder
 	overrideState
@@ -101,6 +102,7 @@ type file struct {
 	// One of each for all users, because the reader of a field keeps it from the stack.
 	entry entry
 	rate  rateDraft
+	cost  costDraft
 }
 
 func newFile(name string, data []byte) *file {

@@ -63,6 +63,7 @@ func TestExamples(t *testing.T) {
 		{"../../../config/examples/api.yaml", "free", 4, 6},
 		{"../../../config/examples/jobs.yaml", "free", 5, 6},
 		{"../../../config/examples/tenants.yaml", "free", 3, 3},
+		{"../../../config/examples/llm.yaml", "free", 4, 4},
 	} {
 		t.Run(filepath.Base(tt.path), func(t *testing.T) {
 			set, err := Load(tt.path)
@@ -359,7 +360,7 @@ func print(s *limits.Set) string {
 // limitsTogether reports whether somebody has limits over all endpoints together.
 func limitsTogether(s *limits.Set) bool {
 	for _, name := range s.TierNames() {
-		if l, _ := s.TierAt(limits.All, name); len(slices.Collect(l.Rates())) > 0 {
+		if l, _ := s.TierAt(limits.All, name); len(slices.Collect(l.Rates())) > 0 || l.LimitsCosts() {
 			return true
 		}
 	}
@@ -381,6 +382,9 @@ func printRules(b *strings.Builder, s *limits.Set, exempt limits.Exempt, togethe
 	}
 	for _, c := range s.Classes() {
 		fmt.Fprintf(b, "class %s: %+v\n", c.Name, c.Any)
+	}
+	for _, u := range s.CostUnits() {
+		fmt.Fprintf(b, "cost: %+v\n", u)
 	}
 	for _, q := range s.Queues() {
 		fmt.Fprintf(b, "queues: %+v\n", q)
@@ -421,6 +425,9 @@ func printLimits(b *strings.Builder, what, name, endpoint string, l *limits.Limi
 	}
 	if j := l.Jobs(); j.Stated {
 		also += fmt.Sprintf(", jobs %d %v %s %v of %d", j.Total, j.Queues, j.Class, j.Mode, j.Source)
+	}
+	for c := range l.Costs() {
+		also += fmt.Sprintf(", cost %s %d from %v %v", c.Name(), c.Max, c.DayStart, c.Mode)
 	}
 	var rates []string
 	for r := range l.Rates() {

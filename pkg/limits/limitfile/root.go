@@ -11,7 +11,7 @@ import (
 
 // The fields of a limit file, and of one of its users_from, as errors list them.
 var (
-	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "users_from", "endpoints", "classes", "exempt", "queues", "workers", "failed_auth", "per_address"}
+	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "users_from", "endpoints", "classes", "exempt", "queues", "workers", "failed_auth", "per_address", "costs"}
 	usersFileFields = []string{"version", "users"}
 )
 
@@ -30,10 +30,11 @@ func (f *file) readRoot(root *yaml.Node) {
 			read(place{field: name}, n)
 		}
 	}
-	// Modes, classes, endpoints and services are known before tiers and users name them.
+	// Modes, classes, units, endpoints and services are known before tiers and users name them.
 	read("mode", f.readFileMode)
 	read("endpoints", f.readEndpoints)
 	read("classes", f.readClasses)
+	read("costs", f.readCostUnits)
 	read("queues", f.readQueues)
 	read("failed_auth", f.readFailedAuth)
 	read("per_address", f.readPerAddress)

@@ -46,6 +46,7 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 	user := s.Defs["user"].AnyOf[1].Properties
 	tier := s.Defs["tier"].Properties
 	rate := s.Defs["rate"].AnyOf[2].Properties
+	unit := s.Properties["costs"].AdditionalProperties.Properties
 	for _, tt := range []struct {
 		name       string
 		properties map[string]*schema
@@ -67,6 +68,10 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 		{"jobs", tier["jobs"].AnyOf[2].Properties, jobsFields.names()},
 		{"workers", s.Properties["queues"].AdditionalProperties.AnyOf[0].Properties, workersFields.names()},
 		{"dedicated workers", s.Properties["workers"].AdditionalProperties.Properties, dedicatedFields.names()},
+		{"costs", s.Defs["costs"].AnyOf[0].AdditionalProperties.AnyOf[1].Properties, costFields.names()},
+		{"a unit of cost", unit, costUnitFields.names()},
+		{"an estimate", unit["estimate"].Properties, estimateFields.names()},
+		{"an actual cost", unit["actual"].Properties, sourceFields.names()},
 		{"a match", s.Defs["match"].Properties, matchFields.names()},
 	} {
 		got := slices.Sorted(maps.Keys(tt.properties))
@@ -116,6 +121,11 @@ var blind = map[string]string{
 	"bad-anonymous-tier.yaml":       "which tiers there are",
 	"bad-unreadable.yaml":           "which tiers there are",
 	"bad-class-unknown.yaml":        "which classes there are",
+	"bad-costs-class.yaml":          "which classes there are",
+	"bad-costs-estimate.yaml":       "which number is the larger one",
+	"bad-costs-hop.yaml":            "which headers are about one connection",
+	"bad-costs-none.yaml":           "which units there are",
+	"bad-costs-unit.yaml":           "which units there are",
 	"bad-endpoint-share.yaml":       "what the tier says at the endpoint",
 	"bad-together-alone.yaml":       "which endpoints there are",
 	"bad-pattern.yaml":              "which patterns match nobody",
@@ -206,6 +216,21 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		"workers.users":   "{}}\nworkers: {users: {b: %s}",
 		"workers.name":    "{}}\nworkers: {users: {%s: {default: 2}}",
 		"workers.number":  "{}}\nworkers: {a: {default: %s}",
+		"costs.t":         "{costs: {t: %s}}}\ncosts: {t: {actual: {header: x}}}\nusers: {u: {}",
+		"costs.t.minute":  "{costs: {t: {minute: %s}}}}\ncosts: {t: {actual: {header: x}}}\nusers: {u: {}",
+		"costs.t.mode":    "{costs: {t: {day: 5, mode: %s}}}}\ncosts: {t: {actual: {header: x}}}\nusers: {u: {}",
+		"together.costs":  "{endpoints: {\"*\": {costs: {t: %s}}}}}\ncosts: {t: {actual: {header: x}}}\nendpoints: [x]\nusers: {u: {}",
+		"unit":            "{}}\ncosts: {t: %s",
+		"unit.actual":     "{}}\ncosts: {t: {actual: %s}",
+		"unit.estimate":   "{}}\ncosts: {t: {estimate: %s}",
+		"unit.default":    "{}}\ncosts: {t: {estimate: {default: %s}}",
+		"unit.GET":        "{}}\ncosts: {t: {estimate: {classes: {GET: %s}}}",
+		"unit.json":       "{}}\ncosts: {t: {actual: {json: %s}}",
+		"unit.header":     "{}}\ncosts: {t: {estimate: {header: %s, default: 1}}",
+		"unit.classes":    "{}}\ncosts: {t: {actual: {header: x}, classes: [%s]}",
+		"unit.failed":     "{}}\ncosts: {t: {actual: {header: x}, failed: %s}",
+		"unit.day_starts": "{}}\ncosts: {t: {actual: {header: x}, day_starts: %s}",
+		"units.services":  "{}}\ncosts: {%s: {actual: {header: x}}",
 		"queues":          "{}}\nqueues: {x: %s",
 		"queues.services": "{}}\nqueues: {%s: [3, 2, 1]",
 		"queues.default":  "{}}\nqueues: {x: {priority: 1, default: %s, scheduled: 0}",
@@ -235,6 +260,12 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 			return word + rapid.StringMatching(`(0|1|2|5|10|29|30|31|300|3000|30000|30001)(\.(0|00|000|5|05|005|123|1234|00001)?)?`).Draw(t, "duration") +
 				rapid.SampledFrom(units).Draw(t, "unit")
 		}),
+		// Up to 1000 no suffix makes a cost of more than 1000G.
+		rapid.Custom(func(t *rapid.T) string {
+			return rapid.StringMatching(`(0|1|7|20|1000|999)(\.(0|5|05|123|1234|123456|1234567|123456789|1234567890))?`).Draw(t, "number") + rapid.SampledFrom([]string{"k", "M", "G", "K", " k", "T"}).Draw(t, "suffix")
+		}),
+		rapid.SampledFrom([]string{"{actual: {header: x}}", "{estimate: {default: 1}}", "{classes: [GET]}", "{header: x}", "{json: a}", "{json: a, header: b}", "{json: a, default: 1}", "{json: a, header: b, default: 1}", "{classes: {GET: 1}}",
+			"{day: 5k}", "{week: 5}", "{tokens: 5}", "06:00", `"23:59"`, "24:00", "6:00", "free", "estimate", "usage.total_tokens", "a..b", "a.b.c.d.e.f.g.h", "a.b.c.d.e.f.g.h.i", `"5"`, `"0"`}),
 		rapid.SampledFrom([]string{"unlimited", "refuse", "Unlimited", "1TiB", "wait", "true", "null", "[1]", "{}", "{GET: 1}", "{up: 1}", `"refuse"`, "1.5", `""`, "free",
 			"enforce", "dry-run", "off", "Enforce", "{second: 5}", "{second: 5, burst: 1}", "{burst: 1}", "{minute: 5, mode: off}", "2026-12-01", `"2026-12-31T23:59:59.5+02:00"`, "2026-13-01", "2026-12-01T24:00:00Z",
 			"GET", "list-type", "a=b", "/", "/a", "/a*", "/a*b", `"/a b"`, `"/a?"`, "X-Y", `" x"`, `"*"`, "priority", "default", "scheduled", "a-b_c", "30/min", "1/s", "0/hour", "01/s", "5/minute", "1000000000/hour", "1000000001/hour", "/min", "3/", "-1/s", "{requests: 5}", "{concurrent: unlimited}", "a--b", "a_", "[3, 2, 1]", "[3, 2]", "[3, 2, 1.5]", "{3, 2, 1}", "{3, 2}", "{3, 2, 10001}", "{priority: 1, default: 0, scheduled: 2}", "{priority: 1, default: 0}", "{default: 1, scheduled: 2}", "{total: 3}", `"a b"`, `"~"`}),

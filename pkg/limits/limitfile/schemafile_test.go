@@ -19,9 +19,9 @@ import (
 
 // writeSchema returns the JSON Schema (draft 2020-12) of the limit file, for editors
 // and for checks that know JSON Schema only. It accepts every file that Parse
-// accepts. It refuses less: what it cannot see is whether a tier, an endpoint or an
-// operation class exists, how a number is written (0x10), aliases, tags and names
-// that are there twice, a default_share or a size with a unit that is too large, a
+// accepts. It refuses less: what it cannot see is whether a tier, an endpoint, a unit of
+// cost or an operation class exists, how a number is written (0x10), aliases, tags and names
+// that are there twice, a default_share or a size with a unit or a cost with a suffix that is too large, an estimate that no limit has room for, which headers are about one connection, a
 // regular expression, an address or a day that is none, and what other files say.
 func writeSchema(t *testing.T) []byte {
 	t.Helper()
@@ -77,6 +77,7 @@ func schemaFile() *schema {
 			"endpoints": withWords(listOf(maxEndpoints, &schema{Types: textOrNumber, Pattern: endpointPattern}), "Endpoints",
 				"The names of the frontends that have limits of their own, in which users are counted apart.", []string{"uploads", "api"}),
 			"classes": schemaClasses(),
+			"costs":   schemaCostUnits(),
 			"queues":  schemaQueues(),
 			"workers": schemaDedicated(),
 			"exempt":  schemaExempt(),
@@ -143,7 +144,7 @@ func schemaDefs() map[string]*schema {
 			Type: "object", Properties: limitProperties(), AdditionalProperties: nothing(),
 		},
 		"all_endpoints": {
-			Title: "All endpoints together", Description: "Limits on each user's requests at all endpoints and away from them, taken together, which count beside those at each. Only requests can be limited so.",
+			Title: "All endpoints together", Description: "Limits on each user's requests at all endpoints and away from them, taken together, which count beside those at each. Only requests and what they cost can be limited so.",
 			Type: "object", Properties: togetherProperties(), AdditionalProperties: nothing(),
 		},
 		"match": {
@@ -161,6 +162,7 @@ func schemaDefs() map[string]*schema {
 			},
 			Examples: []any{100, json.RawMessage(`{"second":50,"burst":100,"minute":1000,"mode":"dry-run"}`), unlimited},
 		},
+		"costs":      schemaCosts(),
 		"concurrent": count("Requests in progress", "At the same time, over the whole cluster: a whole number from 1, or unlimited.", limits.MaxConcurrent, 10),
 		"size": {
 			Title: "Size", Description: "Bytes per second: a whole number with kB, MB, GB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024) or without a unit, at most 1TiB; or unlimited.",
@@ -297,6 +299,94 @@ func schemaJobs() *schema {
 	}
 }
 
+// schemaCostUnits describes what requests cost.
+func schemaCostUnits() *schema {
+	path := func() *schema {
+		return &schema{Title: "Path in the body", Description: "The names that lead to a number in a body of JSON, with dots between them.", Type: "string", Pattern: jsonPathPattern, MaxLength: jsonschema.Ptr(maxJSONPath), Examples: []any{"usage.total_tokens"}}
+	}
+	header := func() *schema {
+		return &schema{Title: "Header", Description: "A header whose value is a whole number; of an answer also a trailer. None that is about one connection.", Type: "string", Pattern: headerPattern, Examples: []any{"X-Cost"}}
+	}
+	estimate := func(title, description string) *schema {
+		return &schema{Title: title, Description: description + " A whole number from 0, or one with k, M or G.", AnyOf: []*schema{
+			{Type: "integer", Minimum: number(0), Maximum: number(limits.MaxCost)},
+			{Type: "string", Pattern: costPattern(`0|`)},
+		}, Examples: []any{1000, "4k"}}
+	}
+	return &schema{
+		Title: "What requests cost", Description: "Units such as tokens of a language model, and where it is read how much of it a request costs. A request reserves its estimate when it starts; the answer may say what it really cost. HAProxy must be written (sluice haproxy) and reloaded when this changes. A name is of a-z and 0-9, with single _ or - between them.",
+		Type: "object", MinProperties: jsonschema.Ptr(1), MaxProperties: jsonschema.Ptr(limits.MaxCostUnits), PropertyNames: unitNameForm(),
+		AdditionalProperties: &schema{Type: "object", AdditionalProperties: nothing(), AnyOf: []*schema{{Required: []string{"actual"}}, {Required: []string{"estimate"}}}, Properties: map[string]*schema{
+			"actual": {
+				Title: "Actual cost", Description: "Where an answer says what the request cost. Without it the estimate stands.",
+				Type: "object", AdditionalProperties: nothing(), Properties: map[string]*schema{"json": path(), "header": header()},
+				OneOf:    []*schema{{Required: []string{"json"}}, {Required: []string{"header"}}},
+				Examples: []any{json.RawMessage(`{"json":"usage.total_tokens"}`), json.RawMessage(`{"header":"X-Cost"}`)},
+			},
+			"estimate": {
+				Title: "Estimate", Description: "What a request is charged when it starts: what it says itself (json or header), else the number of its operation class or its method, else the default.",
+				Type: "object", AdditionalProperties: nothing(), Properties: map[string]*schema{
+					"json": path(), "header": header(),
+					"default": estimate("Default", "What a request costs that says nothing and has no number by class."),
+					"classes": {
+						Title: "Estimates by class", Description: "For requests that do not say what they cost: by method and operation class. An operation class comes first.",
+						Type: "object", PropertyNames: &schema{Pattern: classPattern}, AdditionalProperties: estimate("Estimate of a class", "What a request of this class costs."),
+						Examples: []any{json.RawMessage(`{"CHAT":4000,"GET":0}`)},
+					},
+				},
+				AnyOf:    []*schema{{Required: []string{"default"}}, {Required: []string{"classes"}}},
+				Not:      &schema{Required: []string{"header", "json"}},
+				Examples: []any{json.RawMessage(`{"json":"max_tokens","default":1000}`), json.RawMessage(`{"default":50}`)},
+			},
+			"classes":    withWords(listOf(maxClasses+len(limits.BuiltinClasses()), &schema{Type: "string", Pattern: classPattern}), "Classes", "Only requests of these methods and operation classes cost the unit. Without it all do.", []string{"CHAT"}),
+			"failed":     {Title: "Failed requests", Description: "What requests cost that the origin answers with a status of 400 or more without saying what they cost: nothing (free, if nothing is said), or their estimate.", Type: "string", Enum: anything(failedNames)},
+			"day_starts": {Title: "Beginning of the day", Description: `When limits for each day begin anew: a time of day in UTC; "00:00" if nothing is said.`, Type: "string", Pattern: dayStartPattern, Examples: []any{"06:00"}},
+		}},
+		Examples: []any{json.RawMessage(`{"tokens":{"actual":{"json":"usage.total_tokens"},"estimate":{"json":"max_tokens","default":1000}}}`)},
+	}
+}
+
+// schemaCosts describes the limits of what a tier's or a user's requests cost.
+func schemaCosts() *schema {
+	window := func(title, description string) *schema {
+		return &schema{Title: title, Description: description + ": a whole number from 1, one with k, M or G, or unlimited.", AnyOf: []*schema{
+			{Type: "integer", Minimum: number(1), Maximum: number(limits.MaxCost)},
+			{Type: "string", Pattern: costPattern("")},
+			{Type: "string", Pattern: unlimitedPattern},
+		}, Examples: []any{"20k", "1.5M", 500, unlimited}}
+	}
+	var windows []*schema
+	for _, w := range limits.CostWindows {
+		windows = append(windows, &schema{Required: []string{w.String()}})
+	}
+	return &schema{
+		Title: "Costs", Description: "How much of each unit requests may cost, over the whole cluster. unlimited lifts them all.",
+		AnyOf: []*schema{
+			{Type: "object", PropertyNames: unitNameForm(), AdditionalProperties: &schema{AnyOf: []*schema{
+				{Type: "string", Pattern: unlimitedPattern},
+				{Type: "object", AdditionalProperties: nothing(), AnyOf: windows, Properties: map[string]*schema{
+					"second": window("Each second", "In each second of the clock"),
+					"minute": window("Each minute", "In each minute of the clock"),
+					"hour":   window("Each hour", "In each hour of the clock (UTC)"),
+					"day":    window("Each day", "In each day, which begins at midnight UTC, or when day_starts of the unit says"),
+					"mode":   mode("Mode of this limit", "Of all its windows."),
+				}},
+			}}},
+			{Type: "string", Pattern: unlimitedPattern},
+		},
+		Examples: []any{json.RawMessage(`{"tokens":{"minute":"20k","day":"500k"}}`), unlimited},
+	}
+}
+
+// costPattern is of the numbers that parseCost reads; more is one that would else begin with 0.
+func costPattern(more string) string {
+	return `^(` + more + `[1-9][0-9]*|[1-9][0-9]*(\.[0-9]{1,3})?k|[1-9][0-9]*(\.[0-9]{1,6})?M|[1-9][0-9]*(\.[0-9]{1,9})?G)$`
+}
+
+func unitNameForm() *schema {
+	return &schema{Pattern: servicePattern, MaxLength: jsonschema.Ptr(maxUnit)}
+}
+
 func serviceNames() *schema {
 	return &schema{Pattern: servicePattern, MaxLength: jsonschema.Ptr(maxService)}
 }
@@ -334,6 +424,7 @@ func limitProperties() map[string]*schema {
 			},
 			Examples: []any{json.RawMessage(`{"GET":100,"LIST":{"minute":30},"*":200}`), unlimited},
 		},
+		"costs": ref("costs"),
 		"concurrent": {
 			Title: "Requests in progress", Description: "At the same time, over the whole cluster: a whole number from 1, one with a mode, or unlimited.",
 			AnyOf: []*schema{

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -126,7 +127,7 @@ func names(s *limits.Set) map[string]bool {
 }
 
 func equalLimits(a, b *limits.Limits) bool {
-	return cmp.Equal(a, b, cmp.AllowUnexported(limits.Limits{}, limits.Rate{}, limits.Jobs{}))
+	return reflect.DeepEqual(a, b)
 }
 
 // sameButUsers checks that two files say the same of everything but users.

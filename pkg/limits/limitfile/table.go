@@ -57,6 +57,7 @@ type kind[T any] struct {
 	parse  func(string) (T, error) // its errors go on where the name of the field leaves off
 	lifts  bool                    // unlimited is valid, and the zero T
 	number bool                    // it must not be in quotes
+	text   bool                    // what YAML reads as a number, as true or as false is not valid
 	silent bool                    // OriginAt does not tell where it is set: it is no limit
 }
 
@@ -72,11 +73,14 @@ func (k kind[T]) read(f *file, to *T, at place, n *yaml.Node) {
 		// What is written, not what YAML makes of it: to YAML 010 is eight, and 1_000 is a number.
 		v, err = k.parse(n.Value)
 	}
-	switch {
+	switch tag := n.ShortTag(); {
 	case err != nil:
 		f.errorf(n, "%s %v", at, err)
+	// To JSON Schema it would be no text, whatever it looks like.
+	case k.text && (tag == "!!int" || tag == "!!float" || tag == "!!bool"):
+		f.errorf(n, "%s must be text, got %s; write it in quotes", at, shorten(n.Value))
 	// The schema refuses a number in quotes, so that an editor would call wrong what is accepted here.
-	case k.number && !lifted && n.ShortTag() == "!!str":
+	case k.number && !lifted && tag == "!!str":
 		f.errorf(n, "%s must be a number, got text; write %v without quotes", at, v)
 	// Where a comment or an end stands is known by the entry's line.
 	case k.silent:

@@ -116,14 +116,14 @@ func checkTogether(s *limits.Set, user string) error {
 	}
 	l := s.User(mine)
 	if l.Concurrent != 0 || l.Bandwidth != (limits.Bandwidth{}) || l.Wait != 0 || l.Priority != 0 || l.Jobs().Total != 0 || l.Tier != s.User(user).Tier {
-		return fmt.Errorf("User(%q) = %+v, want rates alone, in tier %s", mine, l, s.User(user).Tier)
+		return fmt.Errorf("User(%q) = %+v, want rates and costs alone, in tier %s", mine, l, s.User(user).Tier)
 	}
 	for _, endpoint := range append(s.Endpoints(), "", "undeclared", limits.All) {
 		key := limits.EndpointKey(endpoint, user)
 		together, of, ok := s.Together(key)
 		switch {
-		case ok != (len(slices.Collect(l.Rates())) > 0):
-			return fmt.Errorf("Together(%q) = %v with the rates %s", key, ok, ratesText(l))
+		case ok != (len(slices.Collect(l.Rates())) > 0 || l.LimitsCosts()):
+			return fmt.Errorf("Together(%q) = %v with the rates %s and costs %v", key, ok, ratesText(l), l.LimitsCosts())
 		case ok && (together != mine || of != l):
 			return fmt.Errorf("Together(%q) = %q, %s, want %q, %s", key, together, ratesText(of), mine, ratesText(l))
 		case !ok && (together != "" || of != nil):

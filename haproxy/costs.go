@@ -1,0 +1,201 @@
+package haproxy
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// costRules are the parts of haproxy.cfg and spoe.cfg for what requests cost. The zero costRules is for files in
+// which nothing does.
+type costRules struct {
+	units     string // of the process: which units there are, and the script that settles what was charged
+	estimates string // before the question: what requests say that they will cost
+	settling  string // for the answer: what they did cost
+	arguments string // of the question
+}
+
+var (
+	unitName  = regexp.MustCompile(`^[a-z0-9]+(?:[_-][a-z0-9]+)*$`)
+	costField = regexp.MustCompile(`^[a-z0-9_-]{1,100}$`)
+	// Keys that neither a JSON path of HAProxy nor one of lua/costs.lua takes for something else.
+	costKey = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
+)
+
+// bodyPatience is how long a request's body may take that says what it will cost, or the part of it that fills a
+// buffer. HAProxy answers one that takes longer with 408.
+const bodyPatience = "30s"
+
+// wholeCost is what counts as a cost: a whole number up to limits.MaxCost.
+const wholeCost = `^(?:[0-9]{1,12}|10{12})\z`
+
+// The types of bodies in which a cost is looked for. Those of answers are lines of JSON and events as well.
+const (
+	jsonRequest = `^application/(?:[a-z0-9.-]+\+)?json[ \t]*(?:;|\z)`
+	jsonAnswer  = `^(?:application/(?:[a-z0-9.-]+[+-])?(?:json|ndjson|jsonl)|text/event-stream)[ \t]*(?:;|\z)`
+)
+
+// newCostRules are the rules for these units, sorted by name.
+func newCostRules(units []limits.CostUnit) (costRules, error) {
+	var r costRules
+	if len(units) > limits.MaxCostUnits {
+		return r, fmt.Errorf("%d units of costs: want %d at most", len(units), limits.MaxCostUnits)
+	}
+	if len(units) == 0 {
+		return r, nil
+	}
+	var names []string
+	for _, u := range units {
+		if !unitName.MatchString(u.Name) {
+			return r, fmt.Errorf("unit of costs %q: want a-z, 0-9, and single _ and - between them", u.Name)
+		}
+		for _, source := range []limits.CostSource{u.Estimate, u.Actual} {
+			if err := checkCostSource(source); err != nil {
+				return r, fmt.Errorf("unit of costs %q: %w", u.Name, err)
+			}
+		}
+		for _, class := range u.Classes {
+			if !className.MatchString(class) {
+				return r, fmt.Errorf("unit of costs %q: class %q: want a verb, or 1 to 32 of A-Z, 0-9 and _, the first a letter", u.Name, class)
+			}
+		}
+		names = append(names, u.Name)
+	}
+	// The agent hears the numbers of variables, and goes by the list of names.
+	if !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) < len(names) {
+		return r, fmt.Errorf("units of costs %q: want each once, sorted", names)
+	}
+	r.units = fmt.Sprintf("    set-var proc.sluice_units str(\"%s\")\n    lua-load-per-thread \"${SLUICE_CFG_DIR-.}/lua/costs.lua\"\n", strings.Join(names, " "))
+	r.arguments = "    args units=var(proc.sluice_units)\n"
+	headers, trailers, bodies, told := "", "", "", ""
+	for i, u := range units {
+		r.estimate(i, u)
+		headers += headerRule(i, u)
+		trailers += trailerRules(i, u)
+		bodies += bodyRules(i, u)
+		told += settlingRules(i, u)
+	}
+	// A filter costs every request that is asked about, charged or not: three Lua coroutines.
+	const filter = "    filter lua.sluice_costs\n"
+	if bodies != "" {
+		// Streams are read here. Without this option the kernel keeps the first events of one for up to 200 ms, as it does
+		// behind a HAProxy without Sluice.
+		bodies = filter + "    option http-no-delay\n" + bodies
+	} else if trailers != "" {
+		trailers = filter + trailers
+	}
+	if trailers != "" {
+		trailers = "    .if streq(\"${SLUICE_COST_TRAILERS-off}\",on)\n" + trailers + "    .endif\n"
+	}
+	r.settling = answerLists(units) + headers + bodies + trailers + told
+	return r, nil
+}
+
+func checkCostSource(s limits.CostSource) error {
+	if s.Header != "" && !costField.MatchString(s.Header) {
+		return fmt.Errorf("header %q: want 1 to 100 of a-z, 0-9, _ and -", s.Header)
+	}
+	for _, key := range s.JSON {
+		if !costKey.MatchString(key) {
+			return fmt.Errorf("key %q: want 1 to 100 letters, digits, _ and -", key)
+		}
+	}
+	return nil
+}
+
+// estimate adds the rules that read what a request says it will cost of a unit.
+func (r *costRules) estimate(number int, u limits.CostUnit) {
+	if u.Estimate.IsZero() {
+		return // the agent knows it by the class
+	}
+	r.arguments += fmt.Sprintf("    args cost_%[1]d=var(txn.sluice_cost_%[1]d)\n", number)
+	class := ""
+	if u.Classes != nil {
+		// A verb, or an operation class: no name is both.
+		class = fmt.Sprintf(" costs_%d", number)
+		list := strings.Join(u.Classes, " ")
+		r.estimates += fmt.Sprintf("    acl costs_%[1]d var(txn.sluice_class) -m str %[2]s\n    acl costs_%[1]d var(txn.sluice_op) -m str %[2]s\n", number, list)
+	}
+	if u.Estimate.Header != "" {
+		r.estimates += fmt.Sprintf(`    http-request set-var(txn.sluice_cost_%[1]d) req.fhdr(%[2]s) if !refused !exempt%[3]s { req.fhdr(%[2]s) -m reg '%[4]s' }`+"\n", number, u.Estimate.Header, class, wholeCost)
+		return
+	}
+	// HAProxy takes the beginning of a body for JSON, too. So all of it has to be there. A text that it finds it leaves a text.
+	r.estimates += fmt.Sprintf("    acl tells_%[1]d req.fhdr(content-type) -m reg -i '%[2]s'\n"+
+		"    http-request wait-for-body time "+bodyPatience+" if !refused !exempt !agent_down%[3]s tells_%[1]d\n"+
+		"    http-request set-var(txn.sluice_cost_%[1]d) 'req.body,json_query(\"$.%[4]s\",int),concat()' if !refused !exempt !agent_down%[3]s tells_%[1]d { internal.htx.has_eom }\n"+
+		"    http-request unset-var(txn.sluice_cost_%[1]d) if { var(txn.sluice_cost_%[1]d) -m found } !{ var(txn.sluice_cost_%[1]d) -m reg '%[5]s' }\n",
+		number, jsonRequest, class, strings.Join(u.Estimate.JSON, "."), wholeCost)
+}
+
+// answerLists are the lists of conditions that the rules for answers share.
+func answerLists(units []limits.CostUnit) string {
+	lists := ""
+	for i := range units {
+		lists += fmt.Sprintf("    acl charged_%[1]d var(txn.sluice.charged_%[1]d) -m found\n    acl told_%[1]d var(txn.sluice_told_%[1]d) -m found\n", i)
+	}
+	if slices.ContainsFunc(units, func(u limits.CostUnit) bool { return len(u.Actual.JSON) > 0 }) {
+		lists += "    acl cost_body res.fhdr(content-type) -m reg -i '" + jsonAnswer + "'\n" +
+			"    acl cost_encoded res.fhdr(content-encoding) -m found\n"
+	}
+	return lists
+}
+
+// The rules that follow all begin with the condition that the request was charged.
+
+// headerRule reads what an answer of the origin says in a header.
+func headerRule(number int, u limits.CostUnit) string {
+	if u.Actual.Header == "" {
+		return ""
+	}
+	return fmt.Sprintf("    http-response set-var(txn.sluice_told_%[1]d) res.fhdr(%[2]s) if charged_%[1]d { res.fhdr(%[2]s) -m reg '%[3]s' }\n", number, u.Actual.Header, wholeCost)
+}
+
+// trailerRules have a trailer of the same name read, where an answer announces it.
+func trailerRules(number int, u limits.CostUnit) string {
+	if u.Actual.Header == "" {
+		return ""
+	}
+	return failedRule("http-response", number, u) +
+		fmt.Sprintf("    http-response lua.sluice_read_trailer %[3]s %[1]d %[2]s if charged_%[1]d { res.fhdr(trailer) -m reg -i '(?:^|[ \\t,])%[2]s(?:[ \\t,]|\\z)' }\n", number, u.Actual.Header, u.Name)
+}
+
+// bodyRules have the body of an answer read.
+func bodyRules(number int, u limits.CostUnit) string {
+	if len(u.Actual.JSON) == 0 {
+		return ""
+	}
+	return failedRule("http-response", number, u) +
+		fmt.Sprintf("    http-response lua.sluice_read_body %[3]s %[1]d %[2]s if charged_%[1]d cost_body !cost_encoded\n"+
+			"    http-response set-var(txn.sluice_unreadable_cost) int(1),lua.sluice_unreadable if charged_%[1]d cost_body cost_encoded\n", number, strings.Join(u.Actual.JSON, "."), u.Name)
+}
+
+// settlingRules are the rules that tell the agent of what is known with an answer's headers, whoever
+// made it: an origin that cannot be reached is HAProxy's to report.
+func settlingRules(number int, u limits.CostUnit) string {
+	if u.Actual.Header == "" && u.FailedCostsEstimate {
+		return "" // nothing is ever known then
+	}
+	return failedRule("http-after-response", number, u) +
+		fmt.Sprintf(`    http-after-response set-var(txn.sluice_settled) var(txn.sluice.second),concat(" ",txn.sluice.charged_%[1]d," "),concat(,txn.sluice_told_%[1]d," "),concat(,txn.sluice_user),lua.sluice_settle(%[2]s) if told_%[1]d`+"\n", number, u.Name)
+}
+
+// failedRule is that a request costs nothing which failed and whose answer does not say what it cost.
+func failedRule(kind string, number int, u limits.CostUnit) string {
+	if u.FailedCostsEstimate {
+		return ""
+	}
+	return fmt.Sprintf("    %[2]s set-var(txn.sluice_told_%[1]d) int(0) if charged_%[1]d !told_%[1]d { status ge 400 }\n", number, kind)
+}
+
+// putCosts puts the rules in place.
+func putCosts(cfg, spoe *edition, r costRules) {
+	cfg.put("units of costs", r.units)
+	cfg.put("estimates", r.estimates)
+	cfg.put("settling", r.settling)
+	spoe.put("costs of a request", r.arguments)
+	spoe.put("costs of a request that waits", r.arguments)
+}

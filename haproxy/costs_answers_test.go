@@ -1,0 +1,194 @@
+package haproxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// overCost is the agent's refusal of a request whose user has used up what they may cost.
+func overCost(told) vars {
+	return vars{
+		"reason": "cost", "cause": "pool", "class": "tokens/minute", "unit": "tokens", "limit": "500000000000", "window": uint32(60), "retry": uint32(42),
+	}
+}
+
+// Who is refused for what their requests cost is told the unit, the window and when it ends, in every form of answer.
+func TestCostRefusals(t *testing.T) {
+	t.Parallel()
+	for _, beside := range []bool{false, true} {
+		for _, row := range []struct {
+			body   string
+			status int
+			want   string
+		}{
+			{"plain", 429, "Refused (cost): the limit tokens/minute is used up. Retry after 42 s.\n"},
+			{"problem", 429, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
+				`"detail":"Refused (cost): the limit tokens\/minute is used up. Retry after 42 s.","violated-policies":["tokens\/minute"],"limit":"tokens\/minute","retry":42}`},
+			{"s3", 503, slowDown},
+			{"none", 429, ""},
+		} {
+			c := newCostRig(t, setup{beside: beside, Config: Config{Identify: "header:X-User", RefuseStatus: row.status, Env: []string{"SLUICE_REFUSE_BODY=" + row.body}}})
+			c.answerTold(overCost)
+			got := c.get(t, "X-User: ann")
+			if got.Status != row.status || got.Body != row.want {
+				t.Errorf("%s: %d %q, want %d %q", row.body, got.Status, got.Body, row.status, row.want)
+			}
+			for name, want := range map[string]string{
+				"RateLimit-Policy": `"tokens/minute";q=500000000000;w=60;qu="tokens"`, "RateLimit": `"tokens/minute";r=0;t=42`,
+				"Retry-After": "42", "Sluice-Reason": "cost", "Cache-Control": "no-store",
+			} {
+				if got := got.Header.Get(name); got != want {
+					t.Errorf("%s: %s = %q, want %q", row.body, name, got, want)
+				}
+			}
+		}
+	}
+}
+
+func TestCostInAccessLog(t *testing.T) {
+	t.Parallel()
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}})
+	c.answerTold(overCost)
+	c.get(t, "X-User: ann")
+	line := c.takeLines(t, 0, 1)[0]
+	if want := "- GET / 429 refused cost/pool ann tokens/minute 500000000000 0 42"; line.told() != want {
+		t.Errorf("line %s, want %s", line.told(), want)
+	}
+}
+
+// With SLUICE_RATELIMIT=all allowed requests are told what is left.
+func TestRateLimitOnAllowedAnswers(t *testing.T) {
+	t.Parallel()
+	for _, beside := range []bool{false, true} {
+		for _, row := range []struct {
+			name   string
+			env    string
+			answer vars
+			want   map[string]string
+		}{
+			{"as shipped", "", vars{"class": "GET", "limit": uint32(60), "remaining": uint32(41)}, nil},
+			{"by the second", "all", vars{"class": "GET", "limit": uint32(60), "remaining": uint32(41)}, map[string]string{"RateLimit-Policy": `"GET";q=60;w=1`, "RateLimit": `"GET";r=41`}},
+			{"by the minute", "all", vars{"class": "*/minute", "limit": uint32(60), "remaining": uint32(0)}, map[string]string{"RateLimit-Policy": `"*/minute";q=60;w=60`, "RateLimit": `"*/minute";r=0`}},
+			{"by the hour", "all", vars{"class": "@*/GET/hour", "limit": uint32(60), "remaining": uint32(1)}, map[string]string{"RateLimit-Policy": `"@*/GET/hour";q=60;w=3600`, "RateLimit": `"@*/GET/hour";r=1`}},
+			{"in progress", "all", vars{"class": "concurrent-requests", "limit": uint32(9), "remaining": uint32(8)}, map[string]string{"RateLimit-Policy": `"concurrent-requests";q=9;qu="concurrent-requests"`, "RateLimit": `"concurrent-requests";r=8`}},
+			{"a cost", "all", vars{"class": "tokens/day", "unit": "tokens", "limit": "500000000000", "remaining": "499999999999"}, map[string]string{"RateLimit-Policy": `"tokens/day";q=500000000000;w=86400;qu="tokens"`, "RateLimit": `"tokens/day";r=499999999999`}},
+			{"nothing known", "all", nil, nil},
+			{"refused", "all", overCost(told{}), map[string]string{"RateLimit-Policy": `"tokens/minute";q=500000000000;w=60;qu="tokens"`, "RateLimit": `"tokens/minute";r=0;t=42`}},
+		} {
+			c := newCostRig(t, setup{beside: beside, Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_RATELIMIT=" + row.env}}})
+			c.answerTold(func(told) vars { return row.answer })
+			got := map[string]string{}
+			for name, values := range c.get(t, "X-User: ann").Header {
+				if strings.HasPrefix(name, "Ratelimit") {
+					got[strings.Replace(name, "Ratelimit", "RateLimit", 1)] = strings.Join(values, " + ")
+				}
+			}
+			if row.want == nil {
+				row.want = map[string]string{}
+			}
+			if diff := cmp.Diff(row.want, got); diff != "" {
+				t.Errorf("beside %t, %s: %s", beside, row.name, diff)
+			}
+			if told := c.takeTold(t); len(told) != 1 || told[0].Log != (row.env == "all") {
+				t.Errorf("beside %t, %s: the agent was told %+v, want log %t", beside, row.name, told, row.env == "all")
+			}
+		}
+	}
+}
+
+// Requests by credit are told how many tickets are left of their second: of their class, and of all.
+func TestRateLimitByCredit(t *testing.T) {
+	t.Parallel()
+	for _, log := range []string{"", "json"} { // with the access log there is no short way
+		r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_RATELIMIT=all", "SLUICE_ACCESS_LOG=" + log}}, serve: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("RateLimit", `"theirs";r=1`)
+		}})
+		r.teachRow(t, generation, 0, 0)
+		r.lend(t, "ann", credit(50, map[string]uint32{"*": 1000, "GET": 500}))
+		proctest.Eventually(t, "two requests by credit in a second", func() error {
+			r.takeTold(t)
+			answers := r.send(t, httpGET("/", "X-User: ann"), httpGET("/", "X-User: ann"), httpRequest("PUT", "/", "X-User: ann", "Content-Length: 0"))
+			if asked := r.takeTold(t); len(asked) > 0 {
+				return fmt.Errorf("asked about %d", len(asked))
+			}
+			var left [3]int
+			for i, a := range answers[:2] {
+				values := strings.Join(a.Header.Values("RateLimit"), ", ")
+				var get int
+				if _, err := fmt.Sscanf(values, `"*";r=%d, "GET";r=%d`, &left[i], &get); err != nil || get >= 500 || left[i] >= 1000 {
+					t.Fatalf("RateLimit %q: %v, want what is left of all and of GET", values, err)
+				}
+			}
+			values := strings.Join(answers[2].Header.Values("RateLimit"), ", ")
+			if _, err := fmt.Sscanf(values, `"*";r=%d`, &left[2]); err != nil || strings.Contains(values, ",") {
+				t.Fatalf("RateLimit %q of a PUT, want what is left of all", values)
+			}
+			if left[1] != left[0]-1 || left[2] != left[1]-1 {
+				return fmt.Errorf("left %v, want one less each time", left)
+			}
+			return nil
+		})
+	}
+}
+
+// Costs work the same in a configuration of somebody's own.
+func TestCostsBeside(t *testing.T) {
+	t.Parallel()
+	c := newCostRig(t, setup{beside: true, Config: Config{Identify: "header:X-User", Fitted: true}, serve: func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("X-Cost", "40")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"usage":{"total_tokens":21}}`)
+	}})
+	c.charge("100", "1000")
+	if got := c.send(t, post(`{"max_tokens":7}`, "application/json", "X-User: ann", "X-Rows: 5")); got[0].Status != 200 {
+		t.Errorf("status %d", got[0].Status)
+	}
+	c.wantSettled(t, map[string]int64{"ann exports 1764003600": -60, "ann tokens 1764003600": -979})
+	if told := c.takeTold(t); len(told) != 1 || told[0].Costs != [2]string{"5", "7"} {
+		t.Errorf("the agent was told %+v, want 5 and 7", told)
+	}
+}
+
+// Many threads settle each for itself, and all of it arrives; bandwidth may be held in the same answers.
+func TestCostsOfManyThreads(t *testing.T) {
+	t.Parallel()
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", Threads: 4}, serve: func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("X-Cost", "90")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"usage":{"total_tokens":21}}`)
+	}})
+	c.answerTold(func(told) vars {
+		return vars{"second": "1764003600", "charged_0": "100", "charged_1": "1000", "down": uint32(1 << 20)}
+	})
+	const clients, each = 16, 25
+	done := make(chan error, clients)
+	for range clients {
+		go func() {
+			for range each {
+				req, _ := http.NewRequest(http.MethodPost, "http://"+c.addr+"/", strings.NewReader("{}"))
+				req.Header.Set("X-User", "ann")
+				resp, err := http.DefaultClient.Do(req)
+				if err != nil {
+					done <- err
+					return
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+			done <- nil
+		}()
+	}
+	for range clients {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.wantSettled(t, map[string]int64{"ann exports 1764003600": -10 * clients * each, "ann tokens 1764003600": -979 * clients * each})
+}

@@ -1,0 +1,499 @@
+package haproxy
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/listen"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	settling "github.com/sluice-qos/sluice/internal/settle"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// costRig is a rig whose agent charges each request as a test says, and hears what it really cost.
+type costRig struct {
+	*rig
+	reg *prometheus.Registry
+
+	path string // of the socket that the agent listens on
+	stop func() // ends the listener
+
+	mu      sync.Mutex
+	settled []settling.Correction
+}
+
+// units are those of most tests, in the order of their names.
+var units = []limits.CostUnit{
+	{Name: "exports", Estimate: limits.CostSource{Header: "x-rows"}, Actual: limits.CostSource{Header: "x-cost"}},
+	{Name: "tokens", Classes: []string{"POST", "SEARCH"}, Estimate: limits.CostSource{JSON: []string{"max_tokens"}}, Actual: limits.CostSource{JSON: []string{"usage", "total_tokens"}}},
+}
+
+func newCostRig(t testing.TB, s setup) *costRig {
+	t.Helper()
+	if s.Costs == nil {
+		s.Costs = units
+	}
+	dir, err := os.MkdirTemp("", "sluice") // short, as newRig's
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	c := &costRig{reg: prometheus.NewRegistry(), path: filepath.Join(dir, "costs.sock")}
+	s.CostsSocket = "unix@" + c.path
+	c.listen(t, c.path)
+	c.rig = newRig(t, s)
+	return c
+}
+
+// listen hears corrections until the test ends, or stop is called.
+func (c *costRig) listen(t testing.TB, path string) {
+	t.Helper()
+	l, err := listen.Socket("costs", "unix:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := settling.New(settling.Options{Registerer: c.reg, Apply: func(batch []settling.Correction) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.settled = append(c.settled, batch...)
+	}})
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, l) }()
+	c.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(c.stop)
+}
+
+// charge has the agent charge every request these amounts, "" for nothing.
+func (c *costRig) charge(amounts ...string) {
+	c.answerTold(func(told) vars {
+		v := vars{"second": "1764003600"}
+		for i, n := range amounts {
+			if n != "" {
+				v[fmt.Sprintf("charged_%d", i)] = n
+			}
+		}
+		return v
+	})
+}
+
+// wantSettled waits until the corrections of each user and unit add up to these, as "user unit second": change.
+func (c *costRig) wantSettled(t testing.TB, want map[string]int64) {
+	t.Helper()
+	proctest.Eventually(t, "the corrections", func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		got := map[string]int64{}
+		for _, s := range c.settled {
+			got[fmt.Sprintf("%s %s %d", s.User, s.Unit, s.Second)] += s.Change
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			return fmt.Errorf("settled %v, want %v", got, want)
+		}
+		return nil
+	})
+}
+
+// counted is a counter or a gauge of the listener.
+func (c *costRig) counted(t testing.TB, name string) float64 {
+	t.Helper()
+	families, err := c.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue() + f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// post is a POST of a body.
+func post(body, contentType string, header ...string) string {
+	header = append(header, "Content-Type: "+contentType, fmt.Sprintf("Content-Length: %d", len(body)))
+	return httpRequest("POST", "/", header...) + body
+}
+
+// The agent is told which units there are, and what a request itself says that it will cost.
+func TestEstimates(t *testing.T) {
+	t.Parallel()
+	search := limits.Class{Name: "SEARCH", Any: []limits.Match{{Methods: []string{"PUT"}}}}
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", Classes: []limits.Class{search}}})
+	const kind = "application/json"
+	for _, row := range []struct{ name, request, exports, tokens string }{
+		{"nothing", httpGET("/"), "", ""},
+		{"a header", httpGET("/", "X-Rows: 250"), "250", ""},
+		{"a header with blanks", httpGET("/", "x-rows:  \t250 "), "250", ""},
+		{"zero", httpGET("/", "X-Rows: 0"), "0", ""},
+		{"the most", httpGET("/", "X-Rows: 1000000000000"), "1000000000000", ""},
+		{"more than the most", httpGET("/", "X-Rows: 1000000000001"), "", ""},
+		{"less than nothing", httpGET("/", "X-Rows: -1"), "", ""},
+		{"a fraction", httpGET("/", "X-Rows: 2.5"), "", ""},
+		{"a word", httpGET("/", "X-Rows: many"), "", ""},
+		{"an empty header", httpGET("/", "X-Rows:"), "", ""},
+		{"a body", post(`{"model":"a","max_tokens":300,"messages":[]}`, kind), "", "300"},
+		{"a body and a header", post(`{"max_tokens":300}`, kind, "X-Rows: 7"), "7", "300"},
+		{"a body with a charset", post(`{"max_tokens":300}`, "application/JSON; charset=utf-8"), "", "300"},
+		{"a problem", post(`{"max_tokens":300}`, "application/problem+json"), "", "300"},
+		{"the most of a body", post(`{"max_tokens":1000000000000}`, kind), "", "1000000000000"},
+		{"more than the most of a body", post(`{"max_tokens":1000000000001}`, kind), "", ""},
+		{"less than nothing in a body", post(`{"max_tokens":-5}`, kind), "", ""},
+		{"digits as a text in a body", post(`{"max_tokens":"300"}`, kind), "", "300"},
+		{"a text in a body", post(`{"max_tokens":"many"}`, kind), "", ""},
+		{"elsewhere in a body", post(`{"a":{"max_tokens":300}}`, kind), "", ""},
+		{"another type", post(`{"max_tokens":300}`, "text/plain"), "", ""},
+		{"no JSON", post(`max_tokens=300`, kind), "", ""},
+		{"an empty body", post(``, kind), "", ""},
+		{"larger than a buffer", post(`{"max_tokens":300,"a":"`+strings.Repeat("a", 300<<10)+`"}`, kind), "", ""},
+		{"a class that costs nothing", strings.Replace(post(`{"max_tokens":300}`, kind), "POST", "PATCH", 1), "", ""},
+		{"an operation class", strings.Replace(post(`{"max_tokens":300}`, kind), "POST", "PUT", 1), "", "300"},
+		{"in chunks", httpRequest("POST", "/", "Content-Type: "+kind, "Transfer-Encoding: chunked") + "8\r\n{\"max_to\r\n0c\r\nkens\": 300 }\r\n0\r\n\r\n", "", "300"},
+	} {
+		if got := c.send(t, row.request); got[0].Status != 200 {
+			t.Errorf("%s: status %d", row.name, got[0].Status)
+		}
+		told := c.takeTold(t)
+		if len(told) != 1 || told[0].Units != "exports tokens" || told[0].Costs != [2]string{row.exports, row.tokens} {
+			t.Errorf("%s: the agent was told %+v, want units exports and tokens, and %q %q", row.name, told, row.exports, row.tokens)
+		}
+	}
+}
+
+// A body that does not come is not waited for without end.
+func TestEstimateOfASlowBody(t *testing.T) {
+	t.Parallel()
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, edit: func(cfg string) string {
+		return strings.Replace(cfg, "wait-for-body time 30s", "wait-for-body time 100ms", 1)
+	}})
+	conn := dial(t, "tcp", c.addr)
+	defer conn.Close()
+	whole := post(`{"max_tokens":300}`, "application/json")
+	if _, err := io.WriteString(conn, whole[:len(whole)-3]); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || resp.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("%v, %v, want 408", resp, err)
+	}
+	if told := c.takeTold(t); len(told) != 0 {
+		t.Errorf("the agent was asked %+v, want nothing", told)
+	}
+}
+
+// What answers say in a header, in a trailer, by their status, or not at all.
+func TestSettledByHeaders(t *testing.T) {
+	t.Parallel()
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_COST_TRAILERS=on"}}, serve: func(w http.ResponseWriter, q *http.Request) {
+		if trailer := q.Header.Get("Tell-Trailer"); trailer != "" {
+			w.Header().Set("Trailer", "X-Other, X-Cost")
+			fmt.Fprint(w, "body")
+			w.(http.Flusher).Flush()
+			w.Header().Set("X-Other", "1")
+			w.Header().Set("X-Cost", trailer)
+		}
+		if cost, told := q.Header["Tell"]; told {
+			w.Header()["X-Cost"] = cost
+		}
+		if status := q.Header.Get("Status"); status != "" {
+			n := 0
+			fmt.Sscan(status, &n)
+			w.WriteHeader(n)
+		}
+	}})
+	c.charge("100")
+	want := map[string]int64{}
+	for _, row := range []struct {
+		user   string
+		change int64
+		header []string
+	}{
+		{"less", -60, []string{"Tell: 40"}},
+		{"more", 900, []string{"Tell: 1000"}},
+		{"nothing", -100, []string{"Tell: 0"}},
+		{"just as much", 0, []string{"Tell: 100"}},
+		{"silent", 0, nil},
+		{"a word", 0, []string{"Tell: much"}},
+		{"too much", 0, []string{"Tell: 1000000000001"}},
+		{"below nothing", 0, []string{"Tell: -5"}},
+		{"failed", -100, []string{"Status: 400"}},
+		{"failed badly", -100, []string{"Status: 503"}},
+		{"failed and told", -70, []string{"Status: 500", "Tell: 30"}},
+		{"no body", -99, []string{"Status: 204", "Tell: 1"}},
+		{"not modified", -99, []string{"Status: 304", "Tell: 1"}},
+		{"moved", 0, []string{"Status: 302"}},
+		{"trailer", -58, []string{"Tell-Trailer: 42"}},
+		{"trailer of a word", 0, []string{"Tell-Trailer: much"}},
+		{"Ann \"Lee\" \\ ö", -60, []string{"Tell: 40"}},
+	} {
+		c.get(t, append(row.header, "X-User: "+row.user)...)
+		if row.change != 0 {
+			want[row.user+" exports 1764003600"] = row.change
+		}
+	}
+	head := c.send(t, httpRequest("HEAD", "/", "X-User: head", "Tell: 10"))
+	if head[0].Status != 200 {
+		t.Errorf("HEAD: %d", head[0].Status)
+	}
+	want["head exports 1764003600"] = -90
+	c.wantSettled(t, want)
+
+	// Who was not charged is not settled, whatever the answer says.
+	c.answerTold(func(told) vars { return nil })
+	c.get(t, "X-User: free", "Tell: 40")
+	c.charge("100")
+	c.get(t, "X-User: last", "Tell: 40")
+	want["last exports 1764003600"] = -60
+	c.wantSettled(t, want)
+}
+
+// An origin that cannot be reached has cost nothing; a file may say that failures cost their estimate.
+func TestSettledWithoutAnOrigin(t *testing.T) {
+	t.Parallel()
+	for _, failed := range []bool{false, true} {
+		costs := []limits.CostUnit{{Name: "calls", FailedCostsEstimate: failed}, {Name: "exports", Actual: limits.CostSource{Header: "x-cost"}}}
+		c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", Costs: costs, Origin: "127.0.0.1:1"}})
+		c.charge("50", "100")
+		if got := c.get(t, "X-User: ann"); got.Status != 503 {
+			t.Errorf("status %d, want 503", got.Status)
+		}
+		want := map[string]int64{"ann calls 1764003600": -50, "ann exports 1764003600": -100}
+		if failed {
+			delete(want, "ann calls 1764003600")
+		}
+		c.wantSettled(t, want)
+	}
+}
+
+// zipped is a body that is compressed.
+func zipped(text string) string {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, _ = io.WriteString(z, text)
+	_ = z.Close()
+	return b.String()
+}
+
+// What answers say in their bodies. The client gets every byte.
+func TestSettledByBodies(t *testing.T) {
+	t.Parallel()
+	filler := strings.Repeat("lorem ipsum ", 200_000)
+	const stream = "text/event-stream"
+	answers := map[string]struct {
+		change       int64
+		kind, coding string
+		status       int
+		pieces       []string
+	}{
+		"whole":               {-979, "application/json", "", 200, []string{`{"id":"x","usage":{"total_tokens":21}}`}},
+		"pieces":              {-979, "application/json; charset=utf-8", "", 200, []string{`{"id":"x","usage":{"total_to`, `kens":2`, `1`, `}}`}},
+		"large":               {234, "application/json", "", 200, []string{`{"a":"` + filler + `","usage":{"total_tokens":1234}}`}},
+		"dense":               {-993, "application/json", "", 200, []string{`{"a":[` + strings.Repeat(`{"k":"v","n":1},`, 60_000) + `1],"usage":{"total_tokens":7}}`}},
+		"stream":              {-979, stream, "", 200, []string{"data: {\"x\":1,\"usage\":null}\n\n", "data: {\"usage\":{\"total_", "tokens\":21}}\n\n", "data: [DONE]\n\n"}},
+		"stream that goes on": {-985, stream, "", 200, []string{"data: {\"usage\":{\"total_tokens\":5}}\n\n", "data: {\"usage\":{\"total_tokens\":9}}\n\n", "data: {\"usage\":{\"total_tokens\":15}}\n\n"}},
+		"lines":               {-998, "application/x-ndjson", "", 200, []string{"{\"a\":1}\n{\"usage\":{\"total_tokens\":2}}\n"}},
+		"silent":              {0, "application/json", "", 200, []string{`{"usage":null}`}},
+		"another type":        {0, "text/plain", "", 200, []string{`{"usage":{"total_tokens":21}}`}},
+		"compressed":          {0, "application/json", "gzip", 200, []string{zipped(`{"usage":{"total_tokens":21}}`)}},
+		"empty":               {0, "application/json", "", 200, nil},
+		"failed":              {-1000, "application/json", "", 500, []string{`{"error":"x"}`}},
+		"failed and told":     {-979, "application/json", "", 429, []string{`{"usage":{"total_tokens":21}}`}},
+	}
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+		a := answers[q.Header.Get("X-User")]
+		w.Header().Set("Content-Type", a.kind)
+		if a.coding != "" {
+			w.Header().Set("Content-Encoding", a.coding)
+		}
+		w.WriteHeader(a.status)
+		for i, piece := range a.pieces {
+			if i > 0 {
+				time.Sleep(20 * time.Millisecond) // so that HAProxy sees them apart
+			}
+			_, _ = io.WriteString(w, piece)
+			w.(http.Flusher).Flush()
+		}
+	}})
+	c.charge("", "1000")
+	want := map[string]int64{}
+	for user, a := range answers {
+		got := c.send(t, post("{}", "application/json", "X-User: "+user))[0]
+		if got.Status != a.status || got.Body != strings.Join(a.pieces, "") {
+			t.Errorf("%s: status %d and %d bytes, want %d and all of them", user, got.Status, len(got.Body), a.status)
+		}
+		if a.change != 0 {
+			want[user+" tokens 1764003600"] = a.change
+		}
+	}
+	c.wantSettled(t, want)
+	proctest.Eventually(t, "the unreadable answer", func() error {
+		if n := c.counted(t, "sluice_settle_unreadable_answers_total"); n != 1 {
+			return fmt.Errorf("%v unreadable answers, want 1", n)
+		}
+		return nil
+	})
+}
+
+// Of a stream that the client leaves, what it has said counts; and each event is with the client before
+// the next one is sent.
+func TestSettledStreamThatIsLeft(t *testing.T) {
+	t.Parallel()
+	next, left := make(chan string), make(chan struct{})
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.WriteHeader(200)
+		w.(http.Flusher).Flush()
+		for event := range next {
+			_, _ = io.WriteString(w, event)
+			w.(http.Flusher).Flush()
+		}
+		<-q.Context().Done()
+		close(left)
+	}})
+	c.charge("", "1000")
+	conn := dial(t, "tcp", c.addr)
+	defer conn.Close()
+	if _, err := io.WriteString(conn, post("{}", "application/json", "X-User: ann")); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		event := fmt.Sprintf("data: {\"usage\":{\"total_tokens\":%d}}\n\n", 100*(i+1))
+		next <- event
+		got := make([]byte, len(event))
+		_ = conn.SetReadDeadline(time.Now().Add(proctest.Patience))
+		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != event {
+			t.Fatalf("read %q, %v, want %q", got, err, event)
+		}
+	}
+	close(next)
+	conn.Close()
+	<-left
+	c.wantSettled(t, map[string]int64{"ann tokens 1764003600": -700})
+}
+
+// What an agent that is away is to be told waits for it, and a connection that it closed is opened anew.
+func TestSettledWhenTheAgentIsBack(t *testing.T) {
+	t.Parallel()
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("X-Cost", "40")
+	}})
+	c.charge("100")
+	c.get(t, "X-User: before")
+	want := map[string]int64{"before exports 1764003600": -60}
+	c.wantSettled(t, want)
+	// What is sent over a connection that the agent has just left is lost. HAProxy closes one that it does not use.
+	c.disconnects(t)
+	c.stop()
+	for i := range 20 {
+		user := fmt.Sprintf("user%d", i)
+		c.get(t, "X-User: "+user)
+		want[user+" exports 1764003600"] = -60
+	}
+	c.reg = prometheus.NewRegistry()
+	c.listen(t, c.path)
+	c.wantSettled(t, want)
+	// And when there is nothing more to tell, the connection ends: else the process would not after a reload.
+	c.disconnects(t)
+}
+
+// The agent's address may be one of loopback.
+func TestCostsAddress(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, CostsSocket: l.Addr().String()}, serve: func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("X-Cost", "40")
+	}})
+	d.answerTold(func(told) vars { return vars{"second": "5", "charged_0": "100"} })
+	d.get(t, "X-User: ann")
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(proctest.Patience))
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if want := "5 exports -60 ann\n"; err != nil || line != want {
+		t.Errorf("told %q, %v, want %q", line, err, want)
+	}
+}
+
+// Files without costs have nothing of them.
+func TestFilesWithoutCosts(t *testing.T) {
+	t.Parallel()
+	files, err := Config{Fitted: true}.files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"haproxy.cfg", "spoe.cfg"} {
+		for _, word := range []string{"units=", "cost_0", "charged_0", "sluice_settle", "lua/costs.lua"} {
+			if strings.Contains(withoutComments(files[name]), word) {
+				t.Errorf("%s has %q", name, word)
+			}
+		}
+	}
+}
+
+// Units that no file could name are refused, rather than written.
+func TestCostUnitsAreChecked(t *testing.T) {
+	t.Parallel()
+	good := limits.CostUnit{Name: "tokens"}
+	for name, costs := range map[string][]limits.CostUnit{
+		"a name":          {{Name: "a b"}},
+		"a header":        {{Name: "tokens", Actual: limits.CostSource{Header: "x cost"}}},
+		"a key":           {{Name: "tokens", Estimate: limits.CostSource{JSON: []string{`a"b`}}}},
+		"a key's dot":     {{Name: "tokens", Actual: limits.CostSource{JSON: []string{"a.b"}}}},
+		"a class":         {{Name: "tokens", Classes: []string{"a}"}}},
+		"two of a name":   {good, good},
+		"another order":   {good, {Name: "exports"}},
+		"five of them":    {{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "d"}, {Name: "e"}},
+		"a long header":   {{Name: "tokens", Actual: limits.CostSource{Header: strings.Repeat("a", 101)}}},
+		"a double hyphen": {{Name: "a--b"}},
+	} {
+		if _, err := Render(Config{Costs: costs}); err == nil || !strings.Contains(err.Error(), "costs") {
+			t.Errorf("%s: %v, want an error of costs", name, err)
+		}
+	}
+	if _, err := Render(Config{Costs: []limits.CostUnit{{Name: "a"}, good}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// disconnects waits until HAProxy has no connection any more by which it settles.
+func (c *costRig) disconnects(t testing.TB) {
+	t.Helper()
+	proctest.Eventually(t, "the end of the connection", func() error {
+		if n := c.counted(t, "sluice_settle_connections"); n != 0 {
+			return fmt.Errorf("%v connections", n)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,58 @@
+-- What one thread of HAProxy has to tell the agent of costs: the pure part of costs.lua.
+--
+-- A correction is what a request cost above (or below, negative) what was charged for it. The queue has a bound. When
+-- there are more, the oldest is dropped and counted: what it would have corrected stays charged.
+
+local Queue = {}
+Queue.__index = Queue
+
+local format, concat = string.format, table.concat
+
+-- new is a queue of so many corrections at most.
+function Queue.new(most)
+	return setmetatable({ most = most, first = 1, last = 0, dropped = 0, unreadable = 0 }, Queue)
+end
+
+-- add corrects what a user was charged of a unit in a second. It returns the entry; given back with the next
+-- correction of the same request, that one becomes part of it while it has not been taken.
+function Queue:add(second, unit, change, user, entry)
+	if entry and entry.at and entry.at >= self.first then
+		entry.change = entry.change + change
+		return entry
+	end
+	if self.last - self.first + 1 >= self.most then
+		self[self.first], self.first, self.dropped = nil, self.first + 1, self.dropped + 1
+	end
+	self.last = self.last + 1
+	entry = { at = self.last, second = second, unit = unit, change = change, user = user }
+	self[self.last] = entry
+	return entry
+end
+
+-- empty is whether there is nothing to tell.
+function Queue:empty()
+	return self.last < self.first and self.dropped == 0 and self.unreadable == 0
+end
+
+-- take removes so many corrections at most, and returns them as the agent reads them, and how many they are.
+function Queue:take(most)
+	local lines, n = {}, 0
+	while n < most and self.first <= self.last do
+		local e = self[self.first]
+		self[self.first], self.first = nil, self.first + 1
+		if e.change ~= 0 then
+			n = n + 1
+			lines[n] = format("%s %s %d %s\n", e.second, e.unit, e.change, e.user)
+		end
+	end
+	local corrections = n
+	for _, count in ipairs({ "dropped", "unreadable" }) do
+		if self[count] > 0 then
+			n = n + 1
+			lines[n], self[count] = format("%s %d\n", count, self[count]), 0
+		end
+	end
+	return concat(lines), corrections
+end
+
+return Queue

@@ -1,0 +1,175 @@
+-- Reads what answers say their requests cost, and tells the agent by how much that differs from what was charged.
+-- haproxy.cfg has it loaded and says what is to be read, in the files for a limit file with costs; cost_scanner.lua reads
+-- and cost_queue.lua keeps what is to be told.
+--
+-- Whether a request was charged, of which unit and in which second, is in txn.sluice.second and txn.sluice.charged_0 and so
+-- on, which the agent's answer has set. A cost in a header takes one call of a converter. One in a body takes a
+-- filter, which has no callback but the payload's, and that only for answers that an action has armed it for. It
+-- holds nothing back: it looks at what goes by.
+--
+-- Corrections are sent at most once. What may be lost is what was on its way to an agent that ended. It stays charged as
+-- estimated; a refund that came twice would let a user pass their limit.
+
+local Scanner = require("cost_scanner")
+local Queue = require("cost_queue")
+
+-- Where the agent listens.
+local ADDRESS = os.getenv("SLUICE_COSTS") or "unix@/run/sluice/costs.sock"
+-- How many corrections wait for the agent in each thread: some 3 MB of Lua's memory.
+local MOST = 10000
+-- How many are sent at a time: they fit into one buffer of HAProxy's smallest ones, 16 KiB, whatever the keys are.
+local BATCH = 64
+-- How often the queue is looked at, ms: from SOON on while there is something in it, up to SELDOM.
+local SOON, SELDOM = 10, 160
+-- A connection that was not used for so long, ms, is closed. While it is open, a process that is to end after a reload
+-- does not, and what is sent over one whose agent has ended meanwhile is lost.
+local IDLE = 500
+-- How long connecting and sending may take, s; and how long it is not tried again, ms.
+local PATIENCE, FIRST_PAUSE, LONGEST_PAUSE = 2, 100, 2000
+
+local queue = Queue.new(MOST)
+local running, match, whole = coroutine.running, string.match, Scanner.whole
+
+-- A converter's work: "second charged cost user" is what an answer's headers say of a unit.
+core.register_converters("sluice_settle", function(text, unit)
+	local second, charged, cost, user = match(text, "^(%d+) (%d+) (%d+) (.+)$")
+	charged, cost = whole(charged), whole(cost)
+	if charged and cost and charged ~= cost then queue:add(second, unit, cost - charged, user) end
+	return 1
+end)
+
+-- A converter's work: an answer whose body was to be read is compressed.
+core.register_converters("sluice_unreadable", function()
+	queue.unreadable = queue.unreadable + 1
+	return 1
+end)
+
+local Filter = { id = "sluice_costs", flags = filter.FLT_CFG_FL_HTX }
+Filter.__index = Filter
+
+-- The filter object of each stream, found by the coroutine in which HAProxy creates it and runs the stream's actions.
+local filters = setmetatable({}, { __mode = "k" })
+
+function Filter:new()
+	local f = setmetatable({}, Filter)
+	filters[running()] = f
+	return f
+end
+
+-- note corrects what was charged to what was read.
+local function note(r, cost)
+	if not cost or cost == r.charged then return end
+	r.entry = queue:add(r.second, r.unit, cost - r.charged, r.user, r.entry)
+	r.charged = cost
+end
+
+-- trailer is the value of a field behind the body, once they are there. Lua is shown none, but HAProxy's look at a
+-- message's blocks shows them by their numbers.
+local function trailer(f, name)
+	if f:internal_htx_blk_type("tail") ~= "HTX_BLK_EOT" then return nil end
+	local value
+	for i = 0, 1023 do
+		local kind = f:internal_htx_blk_type(tostring(i))
+		if kind == "HTX_BLK_TLR" and f:internal_htx_blk_hdrname(tostring(i)) == name then
+			value = f:internal_htx_blk_hdrval(tostring(i))
+		elseif kind == "HTX_BLK_EOT" then
+			break
+		end
+	end
+	return value and match(value, "^%d+$") and whole(value)
+end
+
+function Filter:http_payload(txn, message)
+	local body, all
+	for i = 1, #self do
+		local r = self[i]
+		if r.trailer then
+			note(r, trailer(txn.f, r.trailer))
+		else
+			if not body then body, all = message:body() or "", message:eom() end
+			if body ~= "" then note(r, r.body:feed(body, all)) end
+		end
+	end
+	-- No result: all of it goes on at once.
+end
+
+core.register_filter("sluice_costs", Filter, function(f) return f end)
+
+-- arm has an answer's body go by the filter, which reads the cost of a unit there.
+local function arm(txn, unit, number)
+	local f, user, second = filters[running()], txn:get_var("txn.sluice_user"), txn:get_var("txn.sluice.second")
+	-- What the headers have told already is what the body corrects.
+	local charged = whole(txn:get_var("txn.sluice_told_" .. number)) or whole(txn:get_var("txn.sluice.charged_" .. number))
+	if not f or not user or not second or not charged then return nil end
+	if #f == 0 then filter.register_data_filter(f, txn.res) end
+	local r = { unit = unit, user = user, second = second, charged = charged }
+	f[#f + 1] = r
+	return r
+end
+
+-- The keys of each path, which are few.
+local paths = {}
+
+core.register_action("sluice_read_body", { "http-res" }, function(txn, unit, number, path)
+	local r = arm(txn, unit, number)
+	if not r then return end
+	local keys = paths[path]
+	if not keys then
+		keys = {}
+		for key in path:gmatch("[^.]+") do keys[#keys + 1] = key end
+		paths[path] = keys
+	end
+	r.body = Scanner.Body.new(keys)
+end, 3)
+
+core.register_action("sluice_read_trailer", { "http-res" }, function(txn, unit, number, name)
+	local r = arm(txn, unit, number)
+	if r then r.trailer = name end
+end, 3)
+
+-- send tells the agent the next corrections, over a connection that is opened if there is none. It returns the
+-- connection, or nil if there is no agent.
+local function send(connection)
+	if not connection then
+		connection = core.tcp()
+		connection:settimeout(PATIENCE)
+		if not connection:connect(ADDRESS) then
+			connection:close()
+			return nil
+		end
+	end
+	local text, corrections = queue:take(BATCH)
+	if text == "" then return connection end
+	if connection:send(text) ~= #text then
+		queue.dropped = queue.dropped + corrections
+		connection:close()
+		return nil
+	end
+	return connection
+end
+
+-- One for each thread, as everything here.
+core.register_task(function()
+	local pause, wait, idle, connection = FIRST_PAUSE, SOON, 0, nil
+	while true do
+		if queue:empty() then
+			if connection and idle >= IDLE then
+				connection:close()
+				connection = nil
+			end
+			core.msleep(wait)
+			idle, wait = idle + wait, math.min(2 * wait, SELDOM)
+		else
+			connection = send(connection)
+			idle, wait = 0, SOON
+			if connection then
+				pause = FIRST_PAUSE
+			else
+				core.msleep(pause)
+				pause = math.min(2 * pause, LONGEST_PAUSE)
+			end
+			-- What else comes meanwhile goes with the next ones.
+			if connection and queue.last - queue.first + 1 < BATCH then core.msleep(SOON) end
+		end
+	end
+end)

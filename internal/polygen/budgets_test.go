@@ -1,0 +1,240 @@
+package polygen
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/parts"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/cost"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+const thousandTokens = `version: 1
+default_tier: free
+costs: {tokens: {estimate: {default: 10}}}
+tiers:
+  free: {requests: {GET: 10}, costs: {tokens: {day: 1000}}}
+`
+
+// newCosting makes a polygen with limits of costs that does not run yet.
+func newCosting(t *testing.T, addr, name string) *generator {
+	t.Helper()
+	g := newGenerator(t, addr, name, nil)
+	g.takeFile(t, thousandTokens)
+	return g
+}
+
+// takeFile has the polygen decide by another file.
+func (g *generator) takeFile(t *testing.T, text string) {
+	t.Helper()
+	set, err := limitfile.Parse("limits", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.write(t, text)
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	g.adoptFile(set)
+}
+
+// charge charges a user so many tokens of the present day.
+func (a *agents) charge(user string, seq uint64, tokens int64) {
+	a.t.Helper()
+	now, err := a.bus.Time(a.t.Context())
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	day := limits.Cost{Unit: "tokens", Window: limits.Day, Max: 1000}
+	ask := cost.Ask{User: user, Seq: seq, Forced: true, Entries: []cost.Entry{{Unit: "tokens", Window: limits.Day, Start: day.WindowStart(now.Unix()), Limit: 1000, Change: tokens}}}
+	if _, err := a.bus.Charge(a.t.Context(), "one", []cost.Ask{ask}); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// budgetOf is what a polygen tells of a user's day.
+func budgetOf(u api.User) string {
+	for _, l := range u.Limits {
+		if l.Name == "tokens/day" {
+			return fmt.Sprintf("%s, %d of %d used, %d left", u.State, l.Used, l.Max, *l.Left)
+		}
+	}
+	return "no limit of tokens a day"
+}
+
+// What agents report of costs is shown, and nobody is throttled by it.
+func TestCostsAreShown(t *testing.T) {
+	g := newCosting(t, "127.0.0.1:1", "polygen")
+	g.decideAll(true)
+	now := g.clock.Now()
+	day := limits.Cost{Window: limits.Day}.WindowStart(now.Unix())
+	entry := func(user string, total int) bus.UsageEntry {
+		return bus.UsageEntry{Key: ratelimit.Key{Class: "$tokens", User: user, Window: limits.Day}, Second: day, Total: total}
+	}
+	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{entry("alice", 1000), entry("bob", 799), entry("carl", 800)}})
+	d := g.takeDecisions()
+	if len(d.hints)+len(d.throttles)+len(d.late) > 0 || g.rates.WatchedKeys() != 0 {
+		t.Errorf("decided %+v of %d keys, want nothing: the agents ask about each request", d, g.rates.WatchedKeys())
+	}
+	if !g.audience.knows("alice") {
+		t.Error("it is not noted who serves the user")
+	}
+	if got, want := budgetOf(g.User("alice", "")), "spent, 1000 of 1000 used, 0 left"; got != want {
+		t.Errorf("User(alice): %s, want %s", got, want)
+	}
+	if o := g.User("alice", "").Limits[1].Origin; o == nil || o.Field != "costs.tokens/day" || o.Line != 5 {
+		t.Errorf("the limit comes from %+v, want costs.tokens/day in line 5", o)
+	}
+	users := g.Users(api.ByCost("tokens"), 2)
+	if len(users.Users) != 2 || users.Users[0].User != "alice" || users.Users[1].User != "carl" || users.Users[1].Cost.Used != 800 || fmt.Sprint(users.Units) != "[tokens]" {
+		t.Errorf("Users() by tokens = %+v of units %q, want alice and carl", users.Users, users.Units)
+	}
+	live, stop, err := g.Watch(api.Question{Sort: api.ByCost("tokens"), N: 1, User: "alice"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if l := (<-live).Value.(*api.Live); len(l.Users) != 1 || l.Users[0].User != "alice" || l.Totals.Spent != 1 || budgetOf(*l.User) != "spent, 1000 of 1000 used, 0 left" || len(l.Limited) != 1 {
+		t.Errorf("live answer %+v, want alice, who has spent the day", l)
+	}
+	const metric = `# HELP sluice_users_near_budget Users who have used 80 % or more of what their requests may cost in a day, by tier and unit, by the polygen that decides about the user; limits in a dry run aside. Beyond 200 tiers the tier is other.
+# TYPE sluice_users_near_budget gauge
+sluice_users_near_budget{tier="free",unit="tokens"} 2
+`
+	if err := testutil.GatherAndCompare(g.registry, strings.NewReader(metric), "sluice_users_near_budget"); err != nil {
+		t.Error(err)
+	}
+	why := errors.New("gone")
+	g.lost.Store(&why)
+	if err := testutil.GatherAndCompare(g.registry, strings.NewReader(""), "sluice_users_near_budget"); err != nil {
+		t.Errorf("without Redis: %v, want no series", err)
+	}
+}
+
+// Lists that were asked for by units that there are not are not kept.
+func TestListsByAnyUnitAreForgotten(t *testing.T) {
+	g := newCosting(t, "127.0.0.1:1", "polygen")
+	for i := range 100 {
+		if got := g.Users(api.ByCost(fmt.Sprint("unit-", i)), 5); len(got.Users) != 0 || got.Sort != api.ByCost(fmt.Sprint("unit-", i)) {
+			t.Fatalf("Users() = %+v, want nobody", got)
+		}
+	}
+	proctest.Eventually(t, "one list is kept", func() error {
+		g.Users(api.ByRate, 5)
+		g.dashboard.tops.mu.Lock()
+		defer g.dashboard.tops.mu.Unlock()
+		if n := len(g.dashboard.tops.lists); n != 1 {
+			return fmt.Errorf("%d lists are kept, want the one that is asked for", n)
+		}
+		return nil
+	})
+}
+
+// Many tiers have few series.
+func TestBudgetsOfManyTiers(t *testing.T) {
+	g := newCosting(t, "127.0.0.1:1", "polygen")
+	var tiers, users strings.Builder
+	const n = maxCountedTiers + 5
+	for i := range n {
+		fmt.Fprintf(&tiers, "  t%03d: {costs: {tokens: {day: 1000}}}\n", i)
+		fmt.Fprintf(&users, "  u%03d: t%03d\n", i, i)
+	}
+	g.takeFile(t, "version: 1\ndefault_tier: t000\ncosts: {tokens: {estimate: {default: 10}}}\ntiers:\n"+tiers.String()+"users:\n"+users.String())
+	now := g.clock.Now()
+	u := bus.Usage{Instance: "one"}
+	for i := range n {
+		u.Entries = append(u.Entries, bus.UsageEntry{Key: ratelimit.Key{Class: "$tokens", User: fmt.Sprintf("u%03d", i), Window: limits.Day}, Second: limits.Cost{Window: limits.Day}.WindowStart(now.Unix()), Total: 900})
+	}
+	g.observe(now, u)
+	families, err := g.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "sluice_users_near_budget" {
+			continue
+		}
+		sum, other := 0.0, 0.0
+		for _, m := range f.GetMetric() {
+			sum += m.GetGauge().GetValue()
+			if m.GetLabel()[0].GetValue() == otherTier {
+				other = m.GetGauge().GetValue()
+			}
+		}
+		if len(f.GetMetric()) != maxCountedTiers+1 || sum != n || other != 5 {
+			t.Errorf("%d series, %v users, %v of them of other tiers, want %d, %d, 5", len(f.GetMetric()), sum, other, maxCountedTiers+1, n)
+		}
+		return
+	}
+	t.Error("there is no such metric")
+}
+
+// A polygen that has heard of no charge tells of one all the same, when it is asked about the user: of its own, and of
+// another polygen's.
+func TestRestartedPolygenKnowsBudgets(t *testing.T) {
+	t.Parallel()
+	_, addr := proctest.Redis(t)
+	a := startAgents(t, addr)
+	var charged []string
+	for part := range 8 {
+		// From all over the parts, so that each polygen has some.
+		charged = append(charged, userOf(part*parts.Count/8+part%2, 0))
+		a.charge(charged[part], uint64(part+1), 1000+int64(part))
+	}
+	one := newCosting(t, addr, "one").run(t).awaitParts(t, parts.Count)
+	if list := one.Users(api.ByCost("tokens"), 20); len(list.Users) != 0 {
+		t.Errorf("%d users are listed before anything was heard of them, want none", len(list.Users))
+	}
+	two := newCosting(t, addr, "two").run(t).awaitParts(t, parts.Count/2)
+	one.awaitParts(t, parts.Count/2)
+	for _, g := range []*generator{one, two} {
+		for part, user := range charged {
+			want := fmt.Sprintf("spent, %d of 1000 used, 0 left", 1000+part)
+			proctest.Eventually(t, g.options.Name+" knows of "+user, func() error {
+				if got := budgetOf(g.User(user, "")); got != want {
+					return fmt.Errorf("%s, want %s", got, want)
+				}
+				return nil
+			})
+		}
+		// Those who were asked about are known from then on, to whoever has them.
+		proctest.Eventually(t, g.options.Name+" lists them", func() error {
+			list := g.Users(api.ByCost("tokens"), 20)
+			if len(list.Users) != len(charged) || list.Users[0].User != charged[7] || list.Users[7].User != charged[0] {
+				return fmt.Errorf("it lists %+v, want %d users, the one charged most first", list.Users, len(charged))
+			}
+			return nil
+		})
+	}
+	if u := one.User("nobody", ""); budgetOf(u) != "ok, 0 of 1000 used, 1000 left" || u.Seen != nil {
+		t.Errorf("of nobody: %s, seen %v", budgetOf(u), u.Seen)
+	}
+	// What is charged from now on is heard of.
+	live, stop, err := one.Watch(api.Question{Sort: api.ByRate, N: 1, User: charged[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	a.charge(charged[0], 100, 200)
+	proctest.Eventually(t, "a live answer has it", func() error {
+		select {
+		case m := <-live:
+			if got := budgetOf(*m.Value.(*api.Live).User); got != "spent, 1200 of 1000 used, 0 left" {
+				return errors.New(got)
+			}
+			return nil
+		case <-time.After(proctest.Patience):
+			return errors.New("no answer")
+		}
+	})
+}

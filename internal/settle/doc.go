@@ -1,0 +1,12 @@
+// Package settle hears from HAProxy what requests really cost, where that is not what was charged for them. HAProxy's
+// Lua (haproxy/lua/costs.lua) connects to a socket of its own and writes lines. Nothing is answered, so nothing of a
+// request waits for it:
+//
+//	1764003600 tokens -812 alice     second of the charge, unit, change, user: the rest of the line
+//	dropped 12                       corrections that HAProxy has dropped
+//	unreadable 3                     answers whose cost HAProxy could not read, because they are compressed
+//
+// A correction arrives at most once. One that was lost leaves charged what was estimated, which the window's end repairs.
+// What is not such a line closes its connection: then the two ends do not understand each other, and a
+// correction that is guessed would be worse than none.
+package settle

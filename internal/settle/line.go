@@ -1,0 +1,86 @@
+package settle
+
+import (
+	"bytes"
+	"errors"
+	"regexp"
+	"strconv"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// A Correction is what a request cost above what was charged for it or, negative, below.
+type Correction struct {
+	Second int64 // in which it was charged, since the epoch; 1 or later
+	Unit   string
+	Change int64 // not 0; as much as limits.MaxCost in either direction
+	User   string
+}
+
+// A line is a correction, or how often something happened in HAProxy.
+type line struct {
+	correction          Correction // if both counts are 0
+	dropped, unreadable int64
+}
+
+const (
+	// maxLine is the longest line without its end, in bytes: three numbers and names, and a user's key at an endpoint.
+	maxLine = 10 + 1 + 24 + 1 + 14 + 1 + maxUser
+	// maxUser is the longest key of a user in HAProxy's tables, in bytes.
+	maxUser = 127
+	// maxSecond has the ten digits that seconds since the epoch have for the next two centuries.
+	maxSecond = 9_999_999_999
+)
+
+var unitName = regexp.MustCompile(`^[a-z0-9]+(?:[_-][a-z0-9]+)*$`)
+
+// Errors of a line say which part of it is wrong. None has anything of the line in it: keys are people's names.
+var (
+	errParts  = errors.New("not a correction, which has four parts")
+	errSecond = errors.New("no second since the epoch")
+	errUnit   = errors.New("no name of a unit")
+	errChange = errors.New("no change of a cost")
+	errUser   = errors.New("no key of a user")
+	errCount  = errors.New("no count")
+)
+
+// parse reads a line without its end.
+func parse(text []byte) (line, error) {
+	parts := bytes.SplitN(text, []byte(" "), 4)
+	switch {
+	case len(parts) == 2 && string(parts[0]) == "dropped":
+		n, err := number(parts[1], 1, maxSecond, errCount)
+		return line{dropped: n}, err
+	case len(parts) == 2 && string(parts[0]) == "unreadable":
+		n, err := number(parts[1], 1, maxSecond, errCount)
+		return line{unreadable: n}, err
+	case len(parts) != 4:
+		return line{}, errParts
+	}
+	second, err := number(parts[0], 1, maxSecond, errSecond)
+	if err != nil {
+		return line{}, err
+	}
+	if len(parts[1]) > 24 || !unitName.Match(parts[1]) {
+		return line{}, errUnit
+	}
+	change, err := number(parts[2], -limits.MaxCost, limits.MaxCost, errChange)
+	if err != nil || change == 0 {
+		return line{}, errChange
+	}
+	// HAProxy has made a key of every name. A control byte would be another's line, or half of one.
+	user := parts[3]
+	if len(user) == 0 || len(user) > maxUser || bytes.ContainsFunc(user, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return line{}, errUser
+	}
+	return line{correction: Correction{Second: second, Unit: string(parts[1]), Change: change, User: string(user)}}, nil
+}
+
+// number reads a whole number as HAProxy's Lua writes it.
+func number(text []byte, least, most int64, wrong error) (int64, error) {
+	// Go would take a plus sign as well.
+	if n, err := strconv.ParseInt(string(text), 10, 64); err == nil && n >= least && n <= most && text[0] != '+' {
+		return n, nil
+	}
+	return 0, wrong
+}

@@ -1,0 +1,282 @@
+package settle
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/listen"
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// rig is a listener on a unix socket, and what it has heard.
+type rig struct {
+	path string
+	reg  *prometheus.Registry
+
+	mu    sync.Mutex
+	heard []Correction
+	most  int // corrections at a time
+}
+
+func newRig(t *testing.T, o Options) *rig {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sluice") // short: a unix socket's path has 107 bytes at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r := &rig{path: filepath.Join(dir, "costs.sock"), reg: prometheus.NewPedanticRegistry()}
+	l, err := listen.Socket("costs", "unix:"+r.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Registerer = r.reg
+	o.Apply = func(batch []Correction) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.heard = append(r.heard, batch...)
+		r.most = max(r.most, len(batch))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	listener, ended := New(o), make(chan error, 1)
+	go func() { ended <- listener.Run(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run() = %v, want nil", err)
+		}
+	})
+	return r
+}
+
+// say sends a text over a connection of its own, and returns when it has been heard to its end.
+func (r *rig) say(t *testing.T, text string) {
+	t.Helper()
+	conn, err := net.Dial("unix", r.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	// The other end may have closed it in the middle of what it cannot read.
+	_, _ = io.WriteString(conn, text)
+	_ = conn.(*net.UnixConn).CloseWrite()
+	_, _ = io.Copy(io.Discard, conn)
+}
+
+func (r *rig) take() []Correction {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	heard := r.heard
+	r.heard = nil
+	return heard
+}
+
+func (r *rig) counted(t *testing.T, name string) float64 {
+	t.Helper()
+	families, err := r.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue() + f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+func TestListenerHearsCorrections(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	r.say(t, "1764003600 tokens -812 alice\n1764003601 exports 1000000000000 @api/Ann Lee\ndropped 12\nunreadable 3\n1 a 1 ~\n")
+	want := []Correction{{1764003600, "tokens", -812, "alice"}, {1764003601, "exports", 1000000000000, "@api/Ann Lee"}, {1, "a", 1, "~"}}
+	if got := r.take(); !slices.Equal(got, want) {
+		t.Errorf("heard %v, want %v", got, want)
+	}
+	for name, want := range map[string]float64{
+		"sluice_settle_corrections_total": 3, "sluice_settle_dropped_corrections_total": 12,
+		"sluice_settle_unreadable_answers_total": 3, "sluice_settle_bad_lines_total": 0,
+	} {
+		if got := r.counted(t, name); got != want {
+			t.Errorf("%s = %v, want %v", name, got, want)
+		}
+	}
+	if problems, err := testutil.GatherAndLint(r.reg); err != nil || len(problems) > 0 {
+		t.Errorf("metrics: %v, %v", problems, err)
+	}
+}
+
+// A line that cannot be read ends its connection. What came before it holds, and nothing behind it does.
+func TestListenerClosesOnBadLines(t *testing.T) {
+	t.Parallel()
+	for name, bad := range map[string]string{
+		"empty":              "",
+		"a word":             "hello",
+		"three parts":        "1 tokens 5",
+		"a second of nobody": "-1 tokens 5 alice",
+		"a sign":             "+1 tokens 5 alice",
+		"a far second":       "10000000000 tokens 5 alice",
+		"no number":          "1 tokens 5x alice",
+		"a fraction":         "1 tokens 5.0 alice",
+		"no change":          "1 tokens 0 alice",
+		"too much":           "1 tokens 1000000000001 alice",
+		"too little":         "1 tokens -1000000000001 alice",
+		"beyond 64 bits":     "1 tokens 99999999999999999999 alice",
+		"a unit's letters":   "1 Tokens 5 alice",
+		"a long unit":        "1 " + strings.Repeat("a", 25) + " 5 alice",
+		"no unit":            "1  5 alice",
+		"nobody":             "1 tokens 5 ",
+		"a control byte":     "1 tokens 5 ali\x00ce",
+		"a carriage return":  "1 tokens 5 alice\r",
+		"a long key":         "1 tokens 5 " + strings.Repeat("a", maxUser+1),
+		"a long line":        strings.Repeat("a", 1<<20),
+		"a count":            "dropped 0",
+		"a count below":      "unreadable -1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, Options{})
+			r.say(t, "1 tokens 5 before\n"+bad+"\n1 tokens 5 behind\n")
+			if got, want := r.take(), []Correction{{1, "tokens", 5, "before"}}; !slices.Equal(got, want) {
+				t.Errorf("heard %v, want %v", got, want)
+			}
+			if got := r.counted(t, "sluice_settle_bad_lines_total"); got != 1 {
+				t.Errorf("%v bad lines, want 1", got)
+			}
+			// The next connection is a new beginning.
+			r.say(t, "2 tokens 5 next\n")
+			if got, want := r.take(), []Correction{{2, "tokens", 5, "next"}}; !slices.Equal(got, want) {
+				t.Errorf("heard %v afterwards, want %v", got, want)
+			}
+		})
+	}
+}
+
+// Half a line of a HAProxy that ended is neither a correction nor one that nobody understands.
+func TestListenerIgnoresHalfALine(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	r.say(t, "1 tokens 5 alice\n2 tokens 6 bo")
+	if got, want := r.take(), []Correction{{1, "tokens", 5, "alice"}}; !slices.Equal(got, want) {
+		t.Errorf("heard %v, want %v", got, want)
+	}
+	if got := r.counted(t, "sluice_settle_bad_lines_total"); got != 0 {
+		t.Errorf("%v bad lines, want 0", got)
+	}
+}
+
+// Many connections at once, each with more than fits into a batch.
+func TestListenerHearsAll(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{})
+	const connections, each = 16, 3000
+	var wg sync.WaitGroup
+	for i := range connections {
+		wg.Go(func() {
+			var b strings.Builder
+			for n := range each {
+				fmt.Fprintf(&b, "%d tokens %d user%d\n", n+1, n+1, i)
+			}
+			r.say(t, b.String())
+		})
+	}
+	wg.Wait()
+	next := map[string]int64{}
+	heard := r.take()
+	for _, c := range heard {
+		if next[c.User]++; c != (Correction{next[c.User], "tokens", next[c.User], c.User}) {
+			t.Fatalf("heard %v, want number %d of its connection", c, next[c.User])
+		}
+	}
+	if len(heard) != connections*each || r.most > maxBatch {
+		t.Errorf("heard %d corrections, %d at a time, want %d, and %d at a time at most", len(heard), r.most, connections*each, maxBatch)
+	}
+}
+
+// More connections than there may be are closed, and one that ends makes room.
+func TestListenerBoundsConnections(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Options{MaxConns: 1})
+	first, err := net.Dial("unix", r.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	proctest.Eventually(t, "the first connection", func() error {
+		if n := r.counted(t, "sluice_settle_connections"); n != 1 {
+			return fmt.Errorf("%v open", n)
+		}
+		return nil
+	})
+	r.say(t, "1 tokens 5 refused\n")
+	if got, n := r.take(), r.counted(t, "sluice_settle_refused_connections_total"); len(got) != 0 || n != 1 {
+		t.Errorf("heard %v, %v connections refused, want nothing and 1", got, n)
+	}
+	first.Close()
+	proctest.Eventually(t, "room for another connection", func() error {
+		r.say(t, "2 tokens 5 alice\n")
+		if got := r.take(); !slices.Equal(got, []Correction{{2, "tokens", 5, "alice"}}) {
+			return fmt.Errorf("heard %v", got)
+		}
+		return nil
+	})
+}
+
+// A listener that was closed by somebody else ends Run with an error.
+func TestListenerFails(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if err := New(Options{Apply: func([]Correction) {}}).Run(context.Background(), l); err == nil {
+		t.Error("Run() = nil, want that the listener is closed")
+	}
+}
+
+// Whatever is sent, what is taken for a correction is one, and reads the same as it was written.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{"1764003600 tokens -812 alice", "dropped 12", "unreadable 3", "1 a-b_c 1 @api/Ann Lee", "1 tokens 5 ~", "x", "", "1  5 a"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		said, err := parse(text)
+		if err != nil {
+			if said != (line{}) {
+				t.Errorf("parse(%q) = %v, %v, want nothing with an error", text, said, err)
+			}
+			return
+		}
+		c := said.correction
+		switch {
+		case said.dropped > 0:
+			if said != (line{dropped: said.dropped}) || !strings.HasPrefix(string(text), "dropped ") {
+				t.Errorf("parse(%q) = %v", text, said)
+			}
+		case said.unreadable > 0:
+			if said != (line{unreadable: said.unreadable}) || !strings.HasPrefix(string(text), "unreadable ") {
+				t.Errorf("parse(%q) = %v", text, said)
+			}
+		case c.Second < 1 || c.Change == 0 || c.Unit == "" || c.User == "" || strings.ContainsAny(c.User, "\x00\n\r\x7f"):
+			t.Errorf("parse(%q) = %v, want an error", text, said)
+		default:
+			again, err := parse(fmt.Appendf(nil, "%d %s %d %s", c.Second, c.Unit, c.Change, c.User))
+			if err != nil || again != said || len(text) > maxLine+20 {
+				t.Errorf("parse(%q) = %v, and again %v, %v", text, said, again, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,112 @@
+package terms
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const costs = "costs."
+
+// ofCosts are the terms of limits of what requests cost.
+func ofCosts(l *limits.Limits) (all []Term) {
+	for c := range l.Costs() {
+		t := Term{Name: costs + c.Name(), Amount: FormatCount(c.Max) + " " + article(c.Window) + " " + c.Window.String()}
+		if c.DayStart > 0 {
+			t.Notes = append(t.Notes, "from "+time.Time{}.Add(c.DayStart).Format("15:04")+" UTC")
+		}
+		all = append(all, t.withMode(c.Mode))
+	}
+	return all
+}
+
+func article(w limits.Window) string {
+	if w == limits.Hour {
+		return "an"
+	}
+	return "a"
+}
+
+// costPhrase is a term of costs in a sentence, such as "20 000 tokens a minute".
+func costPhrase(t Term) string {
+	name := strings.TrimPrefix(t.Name, costs)
+	amount, window, ok := strings.Cut(t.Amount, " a")
+	if !ok {
+		return name + " " + t.Value()
+	}
+	unit, _, _ := strings.Cut(name, "/")
+	t.Amount = amount + " " + unit + " a" + window
+	return t.Value()
+}
+
+// cutCost takes the name of a term of costs apart.
+func cutCost(name string) (unit string, w limits.Window) {
+	unit, window, _ := strings.Cut(name, "/")
+	for _, w := range limits.CostWindows {
+		if window == w.String() {
+			return unit, w
+		}
+	}
+	return name, 0
+}
+
+// CostUnitOf is the unit of a term of costs.
+func CostUnitOf(name string) (unit string, ok bool) {
+	name, ok = strings.CutPrefix(name, costs)
+	unit, _ = cutCost(name)
+	return unit, ok
+}
+
+// FormatCount writes a number with a blank between thousands.
+func FormatCount(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + " " + s[i:]
+	}
+	return s
+}
+
+// DescribeCostUnit says what a unit costs whom, in one line.
+func DescribeCostUnit(u limits.CostUnit) string {
+	charged := "all requests"
+	if u.Classes != nil {
+		charged = strings.Join(u.Classes, ", ")
+	}
+	actual := "as estimated"
+	if !u.Actual.IsZero() {
+		actual = describeSource(u.Actual, "answer")
+	}
+	failed := "nothing"
+	if u.FailedCostsEstimate {
+		failed = "their estimate"
+	}
+	return fmt.Sprintf("of %s; estimate: %s; actual: %s; failed requests cost %s", charged, describeEstimate(u), actual, failed)
+}
+
+func describeEstimate(u limits.CostUnit) string {
+	otherwise := FormatCount(u.Default)
+	if len(u.ByClass) > 0 {
+		var classes []string
+		for class, n := range u.ByClass {
+			classes = append(classes, class+" "+FormatCount(n))
+		}
+		slices.Sort(classes)
+		otherwise += " (" + strings.Join(classes, ", ") + ")"
+	}
+	if u.Estimate.IsZero() {
+		return otherwise
+	}
+	return describeSource(u.Estimate, "request") + ", else " + otherwise
+}
+
+// describeSource says where a cost is read.
+func describeSource(s limits.CostSource, of string) string {
+	if s.Header != "" {
+		return "the " + of + "'s " + s.Header
+	}
+	return strings.Join(s.JSON, ".") + " in the " + of + "'s body"
+}

@@ -1,0 +1,360 @@
+package cost_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/cause"
+	"github.com/sluice-qos/sluice/pkg/cost"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+var aliceTokens = []limits.Cost{{Unit: "tokens", Window: limits.Minute, Max: 100}}
+
+// one is one agent on a Redis of its own.
+type one struct {
+	*cost.Agent
+	t     *testing.T
+	now   time.Time
+	redis *redis
+	asked int // asks about requests
+}
+
+func newOne(t *testing.T) *one {
+	return &one{Agent: cost.NewAgent(cost.Config{}), t: t, now: t0, redis: newRedis()}
+}
+
+// request is one request of alice's, with the pools' answer.
+func (o *one) request(of []limits.Cost, amount int64) cost.Verdict {
+	o.t.Helper()
+	v, w := o.Start(o.now, "alice", needs(of, amount))
+	if w == nil {
+		return v
+	}
+	o.exchange()
+	if decided := o.TakeOutput().Decided; len(decided) != 1 || decided[0] != w {
+		o.t.Fatalf("decided %v, want the request that waits", decided)
+	}
+	return w.Verdict
+}
+
+func (o *one) exchange() {
+	asks := o.Collect(o.now, true, nil)
+	if len(asks) == 0 {
+		return
+	}
+	for i, g := range o.redis.call(o.Agent, asks) {
+		if !asks[i].Forced {
+			o.asked++
+		}
+		o.Reply(o.now, asks[i], g)
+	}
+}
+
+func (o *one) want(of []limits.Cost, amount int64, want cost.Verdict) {
+	o.t.Helper()
+	if got := o.request(of, amount); got != want {
+		o.t.Errorf("a request of %d after %v = %+v, want %+v", amount, o.now.Sub(t0), got, want)
+	}
+}
+
+var (
+	allowed = cost.Verdict{Allowed: true, Charged: true, Second: t0.Unix()}
+	start   = t0.Unix() - t0.Unix()%60
+)
+
+func refusal(by limits.Cost, why cause.Cause) cost.Verdict {
+	return cost.Verdict{Limit: by, Cause: why, Second: by.WindowStart(t0.Unix())}
+}
+
+func TestAgentNamesTheLimitThatLastsLongest(t *testing.T) {
+	of := append(tokens(100, 200), limits.Cost{Unit: "tokens", Window: limits.Day, Max: 10_000, DayStart: 6 * time.Hour})
+	o := newOne(t)
+	o.want(of, 100, allowed)
+	o.want(of, 100, refusal(of[0], cause.Pool))
+	o.want(of, 200, refusal(of[0], cause.EstimateTooLarge))
+	o.want(of, 10_001, refusal(of[2], cause.EstimateTooLarge))
+	o.now = o.now.Add(time.Minute)
+	o.want(of, 100, cost.Verdict{Allowed: true, Charged: true, Second: o.now.Unix()})
+	o.now = o.now.Add(time.Minute)
+	o.want(of, 100, cost.Verdict{Limit: of[1], Cause: cause.Pool, Second: of[1].WindowStart(o.now.Unix())})
+}
+
+// Pools that have just refused are not asked again for a while, unless something goes back.
+func TestAgentAsksNotAgainAtOnce(t *testing.T) {
+	o := newOne(t)
+	o.want(aliceTokens, 80, allowed)
+	o.want(aliceTokens, 30, refusal(aliceTokens[0], cause.Pool))
+	o.want(aliceTokens, 30, refusal(aliceTokens[0], cause.Pool))
+	if o.asked != 2 {
+		t.Errorf("the pools were asked %d times, want 2", o.asked)
+	}
+	// One that costs less may have room.
+	o.want(aliceTokens, 20, allowed)
+	o.want(aliceTokens, 30, refusal(aliceTokens[0], cause.Pool))
+	if o.asked != 3 {
+		t.Errorf("the pools were asked %d times, want 3", o.asked)
+	}
+	o.now = o.now.Add(20 * time.Millisecond)
+	o.want(aliceTokens, 30, refusal(aliceTokens[0], cause.Pool))
+	if o.asked != 4 {
+		t.Errorf("after 20 ms the pools were asked %d times, want 4", o.asked)
+	}
+	o.Settle(o.now, "alice", t0.Unix(), -30, aliceTokens)
+	o.want(aliceTokens, 30, allowed)
+	// Of the next window nothing is known.
+	o.want(aliceTokens, 30, refusal(aliceTokens[0], cause.Pool))
+	o.now = time.Unix(start+60, 0)
+	o.want(aliceTokens, 30, cost.Verdict{Allowed: true, Charged: true, Second: start + 60})
+}
+
+// A refund that was on its way when the pools refused makes the agent ask again.
+func TestAgentAsksAgainAfterARefundThatIsOnItsWay(t *testing.T) {
+	o := newOne(t)
+	o.want(aliceTokens, 100, allowed)
+	_, w := o.Start(o.now, "alice", needs(aliceTokens, 30))
+	asks := o.Collect(o.now, true, nil)
+	grants := o.redis.call(o.Agent, asks)
+	o.Settle(o.now, "alice", t0.Unix(), -50, aliceTokens)
+	o.Reply(o.now, asks[0], grants[0])
+	if got, want := w.Verdict, refusal(aliceTokens[0], cause.Pool); got != want {
+		t.Errorf("the verdict is %+v, want %+v", got, want)
+	}
+	o.TakeOutput()
+	o.exchange()
+	o.want(aliceTokens, 30, allowed)
+}
+
+// A wait that was too long is refused, and what is granted afterwards goes back.
+func TestAgentTimeout(t *testing.T) {
+	o := newOne(t)
+	_, w := o.Start(o.now, "alice", needs(aliceTokens, 60))
+	asks := o.Collect(o.now, true, nil)
+	if got, want := o.Timeout(o.now, w), refusal(aliceTokens[0], cause.RedisLate); got != want {
+		t.Errorf("Timeout() = %+v, want %+v", got, want)
+	}
+	for i, g := range o.redis.call(o.Agent, asks) {
+		o.Reply(o.now, asks[i], g)
+	}
+	o.exchange()
+	o.want(aliceTokens, 100, allowed)
+
+	// Nobody is asked for who has left before.
+	_, w = o.Start(o.now, "alice", needs(aliceTokens, 0))
+	o.Timeout(o.now, w)
+	if asks := o.Collect(o.now, true, nil); len(asks) > 0 {
+		t.Errorf("Collect() = %+v after the time-out, want nothing", asks)
+	}
+}
+
+func TestAgentQueueIsBounded(t *testing.T) {
+	o := newOne(t)
+	waiting := 0
+	for range 300 {
+		if v, w := o.Start(o.now, "alice", needs(aliceTokens, 1)); w != nil {
+			waiting++
+		} else if want := refusal(aliceTokens[0], cause.QueueFull); v != want {
+			t.Fatalf("with %d in the queue a request gets %+v, want %+v", waiting, v, want)
+		}
+	}
+	if waiting != 256 {
+		t.Errorf("%d requests wait, want 256", waiting)
+	}
+	if n := len(o.Collect(o.now, true, nil)); n != cost.MaxBatch {
+		t.Errorf("a batch has %d asks, want %d", n, cost.MaxBatch)
+	}
+	if !o.TakeOutput().Urgent {
+		t.Error("the rest of the queue is not urgent")
+	}
+}
+
+// A limit in a dry run is charged and settled, and no request waits for it.
+func TestAgentDryRun(t *testing.T) {
+	dry := []limits.Cost{{Unit: "tokens", Window: limits.Minute, Max: 100, Mode: limits.DryRun}}
+	o := newOne(t)
+	for i, want := range []cost.Verdict{allowed, {Allowed: true, Charged: true, Second: t0.Unix(), WouldRefuse: dry[0]}} {
+		if got, w := o.Start(o.now, "alice", needs(dry, 80)); w != nil || got != want {
+			t.Errorf("request %d = %+v, waits: %v, want %+v at once", i, got, w != nil, want)
+		}
+		o.exchange()
+	}
+	o.Settle(o.now, "alice", t0.Unix(), -30, dry)
+	o.exchange()
+	if got := o.redis.pools[cost.Pool{User: "alice", Unit: "tokens", Window: limits.Minute, Start: start}]; got.Charged != 130 {
+		t.Errorf("the pool has %d, want 130", got.Charged)
+	}
+	// The next window owes nothing for it.
+	o.now = o.now.Add(time.Minute)
+	if got, want := o.request(dry, 100), (cost.Verdict{Allowed: true, Charged: true, Second: o.now.Unix()}); got != want {
+		t.Errorf("a minute later a request gets %+v, want %+v", got, want)
+	}
+
+	// Beside one that is enforced, it is charged with it or not at all.
+	both := append(append([]limits.Cost{}, dry...), limits.Cost{Unit: "tokens", Window: limits.Hour, Max: 150})
+	o = newOne(t)
+	o.want(both, 90, allowed)
+	o.want(both, 50, cost.Verdict{Allowed: true, Charged: true, Second: t0.Unix(), WouldRefuse: dry[0]})
+	o.want(both, 50, refusal(both[1], cause.Pool))
+	if got := o.redis.pools[cost.Pool{User: "alice", Unit: "tokens", Window: limits.Minute, Start: start}]; got.Charged != 140 {
+		t.Errorf("the pool of the dry run has %d, want 140", got.Charged)
+	}
+}
+
+// An overrun is charged to the present window, and its debt to the one after.
+func TestAgentOverrun(t *testing.T) {
+	o := newOne(t)
+	o.want(aliceTokens, 10, allowed)
+	o.now = o.now.Add(time.Minute)
+	o.Settle(o.now, "alice", t0.Unix(), 130, aliceTokens)
+	o.exchange()
+	present := aliceTokens[0].WindowStart(o.now.Unix())
+	if got := o.redis.pools[cost.Pool{User: "alice", Unit: "tokens", Window: limits.Minute, Start: present}]; got.Charged != 130 {
+		t.Errorf("the present window has %d, want 130", got.Charged)
+	}
+	o.now = o.now.Add(time.Minute)
+	if left, _, _ := o.Left(o.now, "alice", needs(aliceTokens, 1)); left != 70 {
+		t.Errorf("%d are left of the next window, want 70: 30 are a debt", left)
+	}
+	o.want(aliceTokens, 71, cost.Verdict{Limit: aliceTokens[0], Cause: cause.Pool, Second: present + 60})
+	o.want(aliceTokens, 70, cost.Verdict{Allowed: true, Charged: true, Second: o.now.Unix()})
+}
+
+func TestAgentIgnoresCorrectionsThatCannotBe(t *testing.T) {
+	for name, settle := range map[string]func(*one){
+		"of nothing":            func(o *one) { o.Settle(o.now, "alice", t0.Unix(), 0, aliceTokens) },
+		"without a limit":       func(o *one) { o.Settle(o.now, "alice", t0.Unix(), 5, nil) },
+		"of the future":         func(o *one) { o.Settle(o.now, "alice", t0.Unix()+2, -5, aliceTokens) },
+		"from before the epoch": func(o *one) { o.Settle(o.now, "alice", -1<<63, -5, aliceTokens) },
+		"that end each other": func(o *one) {
+			o.Settle(o.now, "alice", t0.Unix(), -5, aliceTokens)
+			o.Cancel(o.now, "alice", needs(aliceTokens, -5), allowed)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newOne(t)
+			settle(o)
+			if asks := o.Collect(o.now, true, nil); len(asks) > 0 {
+				t.Errorf("Collect() = %+v, want nothing", asks)
+			}
+		})
+	}
+}
+
+// Corrections are summed by user, unit and window, and bounded.
+func TestAgentCorrectionsAreBounded(t *testing.T) {
+	a := cost.NewAgent(cost.Config{MaxCorrections: 3})
+	for i := range 100 {
+		a.Settle(t0, fmt.Sprint("user-", i%3), start+int64(i%20), -1, aliceTokens)
+	}
+	if n := a.Dropped(); n != 0 {
+		t.Errorf("%d corrections were dropped, want none: they are of three users and one minute", n)
+	}
+	a.Settle(t0, "alice", start, -1, aliceTokens)
+	a.Settle(t0, "user-1", start-60, -1, aliceTokens)
+	a.Settle(t0, "user-1", start, 1, aliceTokens) // to the present window, whichever that is when it is sent
+	if n := a.Dropped(); n != 3 {
+		t.Errorf("%d corrections were dropped, want 3", n)
+	}
+	asks := a.Collect(t0, true, nil)
+	if len(asks) != 3 {
+		t.Fatalf("Collect() = %+v, want 3 asks", asks)
+	}
+	for i, want := range []int64{-34, -33, -33} {
+		if e := asks[i].Entries[0]; e.Change != want || e.Start != start || !asks[i].Forced {
+			t.Errorf("correction %d = %+v, want %d", i, asks[i], want)
+		}
+	}
+}
+
+// A change of more than one ask may have comes in several.
+func TestAgentDividesLargeCorrections(t *testing.T) {
+	a := cost.NewAgent(cost.Config{})
+	for range 3 {
+		a.Settle(t0, "alice", start, limits.MaxCost, aliceTokens)
+	}
+	sum := int64(0)
+	for _, ask := range a.Collect(t0, true, nil) {
+		if e := ask.Entries[0]; e.Change > limits.MaxCost {
+			t.Errorf("a change of %d, want %d at most", e.Change, limits.MaxCost)
+		}
+		sum += ask.Entries[0].Change
+	}
+	if sum != 3*limits.MaxCost {
+		t.Errorf("the changes are %d together, want %d", sum, 3*limits.MaxCost)
+	}
+}
+
+func TestAgentUsersAreBounded(t *testing.T) {
+	a := cost.NewAgent(cost.Config{MaxUsers: 1})
+	a.Start(t0, "alice", needs(aliceTokens, 1))
+	if v, w := a.Start(t0, "bob", needs(aliceTokens, 1)); w != nil || v != (cost.Verdict{Allowed: true, Second: t0.Unix()}) {
+		t.Errorf("a request of one user too many = %+v, waits: %v, want it allowed and not charged", v, w != nil)
+	}
+	if n := a.Overflowed(); n != 1 {
+		t.Errorf("%d requests were not counted, want 1", n)
+	}
+	// It is known what alice was charged for as long as somebody waits for the answer.
+	asks := a.Collect(t0, true, nil)
+	a.Tick(t0.Add(time.Minute))
+	if n := a.KnownUsers(); n != 1 {
+		t.Errorf("%d users are known, want alice, who waits", n)
+	}
+	a.Reply(t0, asks[0], cost.Grant{Granted: true, Totals: []int64{1}})
+	a.Tick(t0.Add(2 * time.Minute))
+	if n := a.KnownUsers(); n != 0 {
+		t.Errorf("%d users are known, want none", n)
+	}
+}
+
+// While Redis is lost an agent charges its part, and remembers what it has.
+func TestAgentLost(t *testing.T) {
+	o := newOne(t)
+	o.Cluster(3, 0)
+	_, w := o.Start(o.now, "alice", needs(aliceTokens, 30))
+	o.Lost(o.now, true)
+	if decided := o.TakeOutput().Decided; len(decided) != 1 || decided[0] != w || w.Verdict != allowed {
+		t.Errorf("who waits when Redis is lost gets %+v of %d decided, want %+v", w.Verdict, len(decided), allowed)
+	}
+	o.want(aliceTokens, 4, allowed)
+	o.want(aliceTokens, 1, refusal(aliceTokens[0], cause.RedisLost))
+	o.Tick(o.now.Add(15 * time.Second))
+	o.want(aliceTokens, 1, refusal(aliceTokens[0], cause.RedisLost))
+	o.Settle(o.now, "alice", t0.Unix(), -3, aliceTokens)
+	o.want(aliceTokens, 3, allowed)
+	o.Lost(o.now, false)
+	o.exchange()
+	if got := o.redis.pools[cost.Pool{User: "alice", Unit: "tokens", Window: limits.Minute, Start: start}]; got.Charged != 34 {
+		t.Errorf("when Redis is back the pool has %d, want 34", got.Charged)
+	}
+	o.want(aliceTokens, 66, allowed)
+}
+
+// A clock that runs back a little does not begin a window twice.
+func TestAgentClockRunsBack(t *testing.T) {
+	o := newOne(t)
+	o.now = time.Unix(start+60, 0)
+	o.want(aliceTokens, 100, cost.Verdict{Allowed: true, Charged: true, Second: start + 60})
+	o.now = o.now.Add(-time.Millisecond)
+	o.want(aliceTokens, 1, cost.Verdict{Limit: aliceTokens[0], Cause: cause.Pool, Second: start + 60})
+	o.now = o.now.Add(-2 * time.Second)
+	o.want(aliceTokens, 1, cost.Verdict{Allowed: true, Charged: true, Second: start + 57})
+}
+
+// An agent with nothing to do says for how long, and when that is no longer true.
+func TestAgentRests(t *testing.T) {
+	o := newOne(t)
+	if d := o.IdleFor(o.now, time.Second); d != time.Second {
+		t.Errorf("IdleFor() = %v, want %v", d, time.Second)
+	}
+	o.Settle(o.now, "alice", t0.Unix(), -1, aliceTokens)
+	if out := o.TakeOutput(); !out.Sooner || out.Urgent {
+		t.Errorf("after a correction TakeOutput() = %+v, want Sooner alone", out)
+	}
+	if d := o.IdleFor(o.now, time.Second); d != 0 {
+		t.Errorf("with a correction IdleFor() = %v, want 0", d)
+	}
+	if _, w := o.Start(o.now, "alice", needs(aliceTokens, 1)); w == nil || !o.TakeOutput().Urgent {
+		t.Error("a request that waits is not urgent")
+	}
+}

@@ -1,0 +1,124 @@
+package limits
+
+import (
+	"iter"
+	"slices"
+	"time"
+)
+
+const (
+	// MaxCost is the largest limit, and the largest cost of one request. A thousand times as
+	// much is below 2^53, up to which Redis' scripts and HAProxy count exactly.
+	MaxCost = 1_000_000_000_000
+	// MaxCostUnits bounds the units of a file: HAProxy has variables for so many.
+	MaxCostUnits = 4
+)
+
+// CostUnit is something that requests cost, such as tokens of a language model, and where it
+// is read how much of it one costs. A request reserves its estimate when it starts; the
+// answer may say what it really cost.
+type CostUnit struct {
+	Name    string   // 1 to 24 of a-z, 0-9, and single _ and - between them
+	Classes []string // whose requests cost it, verbs and operation classes, sorted; nil: all requests
+
+	Estimate CostSource       // where a request says what it will cost at most; the zero CostSource: nowhere
+	Default  int64            // the estimate of a request that does not say; 0: it costs nothing until the answer says so
+	ByClass  map[string]int64 // takes the place of Default for a verb or an operation class, which comes first
+
+	Actual CostSource // where an answer says what the request cost; the zero CostSource: nowhere, so that estimates stand
+
+	// FailedCostsEstimate charges requests that the origin answers with a status of 400 or
+	// more, without saying what they cost, their estimate. Otherwise they cost nothing.
+	FailedCostsEstimate bool
+}
+
+// CostSource is where in a request or an answer a cost is: in a header, or in a body of
+// JSON. The zero CostSource is nowhere.
+type CostSource struct {
+	Header string   // its name, in small letters; in answers the name of a trailer as well
+	JSON   []string // the path to a number: usage.total_tokens is {"usage", "total_tokens"}
+}
+
+// IsZero reports whether nothing is read.
+func (s CostSource) IsZero() bool { return s.Header == "" && len(s.JSON) == 0 }
+
+// EstimateOf is what a request costs by its classes alone.
+func (u *CostUnit) EstimateOf(verb, op string) int64 {
+	for _, class := range [...]string{op, verb} {
+		if n, ok := u.ByClass[class]; ok && class != "" {
+			return n
+		}
+	}
+	return u.Default
+}
+
+// Charges reports whether requests of a verb and an operation class, "" if there is none,
+// cost this unit.
+func (u *CostUnit) Charges(verb, op string) bool {
+	return u.Classes == nil || slices.Contains(u.Classes, verb) || op != "" && slices.Contains(u.Classes, op)
+}
+
+// Cost is a limit of what requests cost: at most Max of a unit in each Window, summed over
+// the cluster.
+type Cost struct {
+	Unit   string // the name of a CostUnit of the Set
+	Window Window
+	Max    int64 // 1 to MaxCost
+
+	// DayStart is when a Day begins, after midnight UTC: less than 24 h, in whole minutes. 0
+	// in other windows.
+	DayStart time.Duration
+
+	Mode Mode // Enforce or DryRun
+}
+
+// CostWindows lists the windows that a Cost may have, the shortest first.
+var CostWindows = [...]Window{Second, Minute, Hour, Day}
+
+// MaxCosts is the largest number of limits that one request counts against.
+const MaxCosts = MaxCostUnits * len(CostWindows)
+
+// Name is the limit's name for people and in the RateLimit fields, such as "tokens/day".
+// Unlike that of a Rate it always has the window: a unit's name could be a class.
+func (c Cost) Name() string { return c.Unit + "/" + c.Window.String() }
+
+// ParseCostName takes a limit's name apart again. Without a window's name behind a slash, all
+// of it is the unit and the window is a Second.
+func ParseCostName(name string) (unit string, w Window) { return parseName(name, CostWindows[:]) }
+
+// WindowStart is when the window begins that a second, since the epoch, is in.
+func (c Cost) WindowStart(second int64) int64 {
+	length, offset := c.Window.Seconds(), int64(c.DayStart/time.Second)
+	since := (second - offset) % length
+	// Also of a time before the epoch, which a wrong clock may say.
+	if since < 0 {
+		since += length
+	}
+	return second - since
+}
+
+// Costs is every limit of what requests cost, sorted by unit and window.
+func (l *Limits) Costs() iter.Seq[Cost] {
+	if l.more == nil {
+		return slices.Values[[]Cost](nil)
+	}
+	return slices.Values(l.more.costs)
+}
+
+// LimitsCosts reports whether there is any.
+func (l *Limits) LimitsCosts() bool { return l.more != nil && len(l.more.costs) > 0 }
+
+// CostUnit returns a unit of the file, or nil. Callers must not modify it.
+func (s *Set) CostUnit(name string) *CostUnit {
+	// There are four at most.
+	for i := range s.content.CostUnits {
+		if u := &s.content.CostUnits[i]; u.Name == name {
+			return u
+		}
+	}
+	return nil
+}
+
+// CostUnits returns the units that the file declares, sorted by name. Callers must not
+// modify what they hold.
+func (s *Set) CostUnits() []CostUnit { return slices.Clone(s.content.CostUnits) }
