@@ -34,8 +34,9 @@ const wholeCost = `^(?:[0-9]{1,12}|10{12})\z`
 
 // The types of bodies in which a cost is looked for. Those of answers are lines of JSON and events as well.
 const (
-	jsonRequest = `^application/(?:[a-z0-9.-]+\+)?json[ \t]*(?:;|\z)`
-	jsonAnswer  = `^(?:application/(?:[a-z0-9.-]+[+-])?(?:json|ndjson|jsonl)|text/event-stream)[ \t]*(?:;|\z)`
+	// One document, so no lines of them.
+	jsonDocument = `^application/(?:[a-z0-9.-]+\+)?json[ \t]*(?:;|\z)`
+	jsonAnswer   = `^(?:application/(?:[a-z0-9.-]+[+-])?(?:json|ndjson|jsonl)|text/event-stream)[ \t]*(?:;|\z)`
 )
 
 // newCostRules are the rules for these units, sorted by name.
@@ -128,30 +129,32 @@ func (r *costRules) estimate(number int, u limits.CostUnit) {
 		"    http-request wait-for-body time "+bodyPatience+" if !refused !exempt !agent_down%[3]s tells_%[1]d\n"+
 		"    http-request set-var(txn.sluice_cost_%[1]d) 'req.body,json_query(\"$.%[4]s\",int),concat()' if !refused !exempt !agent_down%[3]s tells_%[1]d { internal.htx.has_eom }\n"+
 		"    http-request unset-var(txn.sluice_cost_%[1]d) if { var(txn.sluice_cost_%[1]d) -m found } !{ var(txn.sluice_cost_%[1]d) -m reg '%[5]s' }\n",
-		number, jsonRequest, class, strings.Join(u.Estimate.JSON, "."), wholeCost)
+		number, jsonDocument, class, strings.Join(u.Estimate.JSON, "."), wholeCost)
 }
 
 // answerLists are the lists of conditions that the rules for answers share.
 func answerLists(units []limits.CostUnit) string {
 	lists := ""
 	for i := range units {
-		lists += fmt.Sprintf("    acl charged_%[1]d var(txn.sluice.charged_%[1]d) -m found\n    acl told_%[1]d var(txn.sluice_told_%[1]d) -m found\n", i)
+		lists += fmt.Sprintf("    acl charged_%[1]d var(txn.sluice.charged_%[1]d) -m found\n    acl known_%[1]d var(txn.sluice_change_%[1]d) -m found\n", i)
 	}
 	if slices.ContainsFunc(units, func(u limits.CostUnit) bool { return len(u.Actual.JSON) > 0 }) {
 		lists += "    acl cost_body res.fhdr(content-type) -m reg -i '" + jsonAnswer + "'\n" +
+			"    acl cost_document res.fhdr(content-type) -m reg -i '" + jsonDocument + "'\n" +
 			"    acl cost_encoded res.fhdr(content-encoding) -m found\n"
 	}
 	return lists
 }
 
-// The rules that follow all begin with the condition that the request was charged.
+// The rules that follow all begin with the condition that the request was charged. What they find out is by how much
+// the cost differs from that, in txn.sluice_change_0 and so on.
 
 // headerRule reads what an answer of the origin says in a header.
 func headerRule(number int, u limits.CostUnit) string {
 	if u.Actual.Header == "" {
 		return ""
 	}
-	return fmt.Sprintf("    http-response set-var(txn.sluice_told_%[1]d) res.fhdr(%[2]s) if charged_%[1]d { res.fhdr(%[2]s) -m reg '%[3]s' }\n", number, u.Actual.Header, wholeCost)
+	return fmt.Sprintf("    http-response set-var(txn.sluice_change_%[1]d) res.fhdr(%[2]s),sub(txn.sluice.charged_%[1]d) if charged_%[1]d { res.fhdr(%[2]s) -m reg '%[3]s' }\n", number, u.Actual.Header, wholeCost)
 }
 
 // trailerRules have a trailer of the same name read, where an answer announces it.
@@ -163,24 +166,33 @@ func trailerRules(number int, u limits.CostUnit) string {
 		fmt.Sprintf("    http-response lua.sluice_read_trailer %[3]s %[1]d %[2]s if charged_%[1]d { res.fhdr(trailer) -m reg -i '(?:^|[ \\t,])%[2]s(?:[ \\t,]|\\z)' }\n", number, u.Actual.Header, u.Name)
 }
 
-// bodyRules have the body of an answer read.
+// oddNumber finds where HAProxy's json_query could read another number than lua/cost_scanner.lua does: the last key is
+// there twice, or has a value that is not written in digits alone.
+const oddNumber = `"%[1]s"(?:\s*+(?!:)|\s*+:\s*+(?!(?:0|[1-9][0-9]{0,12})\s*+[,}])|[\s\S]*"%[1]s")`
+
+// bodyRules have the body of an answer read: by HAProxy, if it is a document all of which is there with the headers,
+// and else by Lua as it goes by, which costs many times as much.
 func bodyRules(number int, u limits.CostUnit) string {
-	if len(u.Actual.JSON) == 0 {
+	path := u.Actual.JSON
+	if len(path) == 0 {
 		return ""
 	}
 	return failedRule("http-response", number, u) +
-		fmt.Sprintf("    http-response lua.sluice_read_body %[3]s %[1]d %[2]s if charged_%[1]d cost_body !cost_encoded\n"+
-			"    http-response set-var(txn.sluice_unreadable_cost) int(1),lua.sluice_unreadable if charged_%[1]d cost_body cost_encoded\n", number, strings.Join(u.Actual.JSON, "."), u.Name)
+		fmt.Sprintf("    http-response set-var(txn.sluice_told_%[1]d) 'res.body,json_query(\"$.%[2]s\",int)' if charged_%[1]d { internal.htx.has_eom } cost_document !cost_encoded !{ res.body -m reg '%[3]s' }\n"+
+			"    http-response set-var(txn.sluice_change_%[1]d) var(txn.sluice_told_%[1]d),sub(txn.sluice.charged_%[1]d) if charged_%[1]d { var(txn.sluice_told_%[1]d) -m int 0:%[4]d }\n"+
+			"    http-response lua.sluice_read_body %[5]s %[1]d %[2]s if charged_%[1]d !{ var(txn.sluice_told_%[1]d) -m found } cost_body !cost_encoded\n"+
+			"    http-response set-var(txn.sluice_unreadable_cost) int(1),lua.sluice_unreadable if charged_%[1]d cost_encoded cost_body\n",
+			number, strings.Join(path, "."), fmt.Sprintf(oddNumber, path[len(path)-1]), int64(limits.MaxCost), u.Name)
 }
 
 // settlingRules are the rules that tell the agent of what is known with an answer's headers, whoever
 // made it: an origin that cannot be reached is HAProxy's to report.
 func settlingRules(number int, u limits.CostUnit) string {
-	if u.Actual.Header == "" && u.FailedCostsEstimate {
+	if u.Actual.Header == "" && len(u.Actual.JSON) == 0 && u.FailedCostsEstimate {
 		return "" // nothing is ever known then
 	}
 	return failedRule("http-after-response", number, u) +
-		fmt.Sprintf(`    http-after-response set-var(txn.sluice_settled) var(txn.sluice.second),concat(" ",txn.sluice.charged_%[1]d," "),concat(,txn.sluice_told_%[1]d," "),concat(,txn.sluice_user),lua.sluice_settle(%[2]s) if told_%[1]d`+"\n", number, u.Name)
+		fmt.Sprintf(`    http-after-response set-var(txn.sluice_settled) var(txn.sluice.second),concat(" %[2]s ",txn.sluice_change_%[1]d," "),concat(,txn.sluice_user),lua.sluice_settle if { var(txn.sluice_change_%[1]d) -m int :-1 1: }`+"\n", number, u.Name)
 }
 
 // failedRule is that a request costs nothing which failed and whose answer does not say what it cost.
@@ -188,7 +200,7 @@ func failedRule(kind string, number int, u limits.CostUnit) string {
 	if u.FailedCostsEstimate {
 		return ""
 	}
-	return fmt.Sprintf("    %[2]s set-var(txn.sluice_told_%[1]d) int(0) if charged_%[1]d !told_%[1]d { status ge 400 }\n", number, kind)
+	return fmt.Sprintf("    %[2]s set-var(txn.sluice_change_%[1]d) int(0),sub(txn.sluice.charged_%[1]d) if charged_%[1]d !known_%[1]d { status ge 400 }\n", number, kind)
 }
 
 // putCosts puts the rules in place.

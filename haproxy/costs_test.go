@@ -11,8 +11,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -313,6 +315,20 @@ func TestSettledByBodies(t *testing.T) {
 		"stream that goes on": {-985, stream, "", 200, []string{"data: {\"usage\":{\"total_tokens\":5}}\n\n", "data: {\"usage\":{\"total_tokens\":9}}\n\n", "data: {\"usage\":{\"total_tokens\":15}}\n\n"}},
 		"lines":               {-998, "application/x-ndjson", "", 200, []string{"{\"a\":1}\n{\"usage\":{\"total_tokens\":2}}\n"}},
 		"silent":              {0, "application/json", "", 200, []string{`{"usage":null}`}},
+		"more than the most":  {0, "application/json", "", 200, []string{`{"usage":{"total_tokens":1000000000001}}`}},
+		"the most":            {999999999000, "application/json", "", 200, []string{`{"usage":{"total_tokens":1000000000000}}`}},
+		"estimated":           {0, "application/json", "", 200, []string{`{"usage":{"total_tokens":1000}}`}},
+		"fraction":            {0, "application/json", "", 200, []string{`{"usage":{"total_tokens":21.5}}`}},
+		"exponent":            {-979, "application/json", "", 200, []string{`{"usage":{"total_tokens": 2.1e1}}`}},
+		"text":                {0, "application/json", "", 200, []string{`{"usage":{"total_tokens":"21"}}`}},
+		"true":                {0, "application/json", "", 200, []string{`{"usage":{"total_tokens":true}}`}},
+		"negative":            {0, "application/json", "", 200, []string{`{"usage":{"total_tokens":-21}}`}},
+		"octal":               {-990, "application/json", "", 200, []string{`{"usage":{"total_tokens":010}}`}},
+		"twice":               {-998, "application/json", "", 200, []string{`{"usage":{"total_tokens":1,"total_tokens":2}}`}},
+		"documents":           {-998, "application/json", "", 200, []string{"{\"usage\":{\"total_tokens\":1}}\n{\"usage\":{\"total_tokens\":2}}"}},
+		"elsewhere":           {0, "application/json", "", 200, []string{`{"x":{"usage":{"total_tokens":5}},"usage":[{}]}`}},
+		"in a text":           {-979, "application/json", "", 200, []string{`{"x":"\"usage\":{\"total_tokens\":5}","usage":{"total_tokens" : 21 }}`}},
+		"a mark of the order": {-979, "application/json", "", 200, []string{"\xEF\xBB\xBF{\"usage\":{\"total_tokens\":21}}"}},
 		"another type":        {0, "text/plain", "", 200, []string{`{"usage":{"total_tokens":21}}`}},
 		"compressed":          {0, "application/json", "gzip", 200, []string{zipped(`{"usage":{"total_tokens":21}}`)}},
 		"empty":               {0, "application/json", "", 200, nil},
@@ -331,7 +347,9 @@ func TestSettledByBodies(t *testing.T) {
 				time.Sleep(20 * time.Millisecond) // so that HAProxy sees them apart
 			}
 			_, _ = io.WriteString(w, piece)
-			w.(http.Flusher).Flush()
+			if i+1 < len(a.pieces) { // else the body comes with the headers
+				w.(http.Flusher).Flush()
+			}
 		}
 	}})
 	c.charge("", "1000")
@@ -352,6 +370,21 @@ func TestSettledByBodies(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A small document takes no call of Lua but that which settles it.
+func TestSmallDocumentsAreReadByHAProxy(t *testing.T) {
+	t.Parallel()
+	withoutReader := func(cfg string) string {
+		return regexp.MustCompile(`(?m)^ *http-response lua\.sluice_read_body .*\n`).ReplaceAllString(cfg, "")
+	}
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, edit: withoutReader, serve: func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, completion)
+	}})
+	c.charge("", "1000")
+	c.get(t, "X-User: ann")
+	c.wantSettled(t, map[string]int64{"ann tokens 1764003600": -971})
 }
 
 // Of a stream that the client leaves, what it has said counts; and each event is with the client before
@@ -419,6 +452,45 @@ func TestSettledWhenTheAgentIsBack(t *testing.T) {
 	c.wantSettled(t, want)
 	// And when there is nothing more to tell, the connection ends: else the process would not after a reload.
 	c.disconnects(t)
+}
+
+// A process that a reload has told to end settles the answers that come after it, while it lives.
+func TestSettledAfterAReload(t *testing.T) {
+	t.Parallel()
+	started, answer := make(chan struct{}), make(chan struct{})
+	last := make(chan struct{})
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("X-Cost", "40")
+		started <- struct{}{}
+		if q.Header.Get("X-User") == "last" {
+			<-last
+		} else {
+			<-answer
+		}
+	}})
+	c.charge("100")
+	for _, user := range []string{"ann", "last"} {
+		conn := dial(t, "tcp", c.addr)
+		defer conn.Close()
+		if _, err := io.WriteString(conn, httpGET("/", "X-User: "+user)); err != nil {
+			t.Fatal(err)
+		}
+		<-started
+	}
+	if err := c.proc.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the end of the listener", func() error {
+		conn, err := net.Dial("tcp", c.addr)
+		if err == nil {
+			conn.Close()
+			return fmt.Errorf("%s is open", c.addr)
+		}
+		return nil
+	})
+	close(answer)
+	c.wantSettled(t, map[string]int64{"ann exports 1764003600": -60})
+	close(last)
 }
 
 // The agent's address may be one of loopback.

@@ -20,13 +20,18 @@ function Queue:add(second, unit, change, user, entry)
 		entry.change = entry.change + change
 		return entry
 	end
-	if self.last - self.first + 1 >= self.most then
+	entry = { at = self.last + 1, second = second, unit = unit, change = change, user = user }
+	self:append(entry)
+	return entry
+end
+
+-- append adds an entry, or a line that is complete but for its end.
+function Queue:append(entry)
+	local last = self.last + 1
+	if last - self.first >= self.most then
 		self[self.first], self.first, self.dropped = nil, self.first + 1, self.dropped + 1
 	end
-	self.last = self.last + 1
-	entry = { at = self.last, second = second, unit = unit, change = change, user = user }
-	self[self.last] = entry
-	return entry
+	self[last], self.last = entry, last
 end
 
 -- empty is whether there is nothing to tell.
@@ -40,19 +45,21 @@ function Queue:take(most)
 	while n < most and self.first <= self.last do
 		local e = self[self.first]
 		self[self.first], self.first = nil, self.first + 1
-		if e.change ~= 0 then
+		if type(e) == "table" then e = e.change ~= 0 and format("%s %s %d %s", e.second, e.unit, e.change, e.user) end
+		if e then
 			n = n + 1
-			lines[n] = format("%s %s %d %s\n", e.second, e.unit, e.change, e.user)
+			lines[n] = e
 		end
 	end
 	local corrections = n
 	for _, count in ipairs({ "dropped", "unreadable" }) do
 		if self[count] > 0 then
 			n = n + 1
-			lines[n], self[count] = format("%s %d\n", count, self[count]), 0
+			lines[n], self[count] = format("%s %d", count, self[count]), 0
 		end
 	end
-	return concat(lines), corrections
+	if n > 0 then lines[n + 1] = "" end -- the last line has an end, too
+	return concat(lines, "\n"), corrections
 end
 
 return Queue

@@ -190,6 +190,13 @@ function tests.queue()
 	equal("text", (q:take(10)), "10 tokens 3 ann lee\n")
 	equal("empty", q:empty(), true)
 	equal("text", (q:take(10)), "")
+	q:append("13 x -5 ann lee")
+	q:add("13", "x", 1, "bob")
+	text, n = q:take(10)
+	equal("text", text, "13 x -5 ann lee\n13 x 1 bob\n")
+	equal("corrections", n, 2)
+	for i = 1, 4 do q:append("14 x 1 u" .. i) end
+	equal("text", (q:take(10)), "14 x 1 u2\n14 x 1 u3\n14 x 1 u4\ndropped 1\n")
 	q.dropped = 1
 	equal("empty", q:empty(), false)
 	equal("text", (q:take(10)), "dropped 1\n")

@@ -3,8 +3,8 @@
 -- and cost_queue.lua keeps what is to be told.
 --
 -- Whether a request was charged, of which unit and in which second, is in txn.sluice.second and txn.sluice.charged_0 and so
--- on, which the agent's answer has set. A cost in a header takes one call of a converter. One in a body takes a
--- filter, which has no callback but the payload's, and that only for answers that an action has armed it for. It
+-- on, which the agent's answer has set. A cost in a header, or in a small document that HAProxy reads itself, takes one call of a
+-- converter. One in any other body takes a filter, which has no callback but the payload's, and that only for answers that an action has armed it for. It
 -- holds nothing back: it looks at what goes by.
 --
 -- Corrections are sent at most once. What may be lost is what was on its way to an agent that ended. It stays charged as
@@ -30,13 +30,8 @@ local PATIENCE, FIRST_PAUSE, LONGEST_PAUSE = 2, 100, 2000
 local queue = Queue.new(MOST)
 local running, match, whole = coroutine.running, string.match, Scanner.whole
 
--- A converter's work: "second charged cost user" is what an answer's headers say of a unit.
-core.register_converters("sluice_settle", function(text, unit)
-	local second, charged, cost, user = match(text, "^(%d+) (%d+) (%d+) (.+)$")
-	charged, cost = whole(charged), whole(cost)
-	if charged and cost and charged ~= cost then queue:add(second, unit, cost - charged, user) end
-	return 1
-end)
+-- A converter's work: what an answer's headers say of a unit, as a line for the agent. Without a result no variable is set.
+core.register_converters("sluice_settle", function(line) queue:append(line) end)
 
 -- A converter's work: an answer whose body was to be read is compressed.
 core.register_converters("sluice_unreadable", function()
@@ -98,11 +93,11 @@ core.register_filter("sluice_costs", Filter, function(f) return f end)
 -- arm has an answer's body go by the filter, which reads the cost of a unit there.
 local function arm(txn, unit, number)
 	local f, user, second = filters[running()], txn:get_var("txn.sluice_user"), txn:get_var("txn.sluice.second")
-	-- What the headers have told already is what the body corrects.
-	local charged = whole(txn:get_var("txn.sluice_told_" .. number)) or whole(txn:get_var("txn.sluice.charged_" .. number))
+	local charged = whole(txn:get_var("txn.sluice.charged_" .. number))
 	if not f or not user or not second or not charged then return nil end
 	if #f == 0 then filter.register_data_filter(f, txn.res) end
-	local r = { unit = unit, user = user, second = second, charged = charged }
+	-- What the headers have told already is what the body corrects.
+	local r = { unit = unit, user = user, second = second, charged = charged + (txn:get_var("txn.sluice_change_" .. number) or 0) }
 	f[#f + 1] = r
 	return r
 end
