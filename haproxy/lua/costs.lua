@@ -3,9 +3,9 @@
 -- and cost_queue.lua keeps what is to be told.
 --
 -- Whether a request was charged, of which unit and in which second, is in txn.sluice.second and txn.sluice.charged_0 and so
--- on, which the agent's answer has set. A cost in a header, or in a small document that HAProxy reads itself, takes one call of a
--- converter. One in any other body takes a filter, which has no callback but the payload's, and that only for answers that an action has armed it for. It
--- holds nothing back: it looks at what goes by.
+-- on, which the agent's answer has set. A cost in a header, or in a small document that HAProxy reads itself, takes one call
+-- of a converter. One in any other body takes a filter, which has no callback but the payload's, and that only for answers
+-- that an action has armed it for. It holds nothing back: it looks at what goes by.
 --
 -- Corrections are sent at most once. What may be lost is what was on its way to an agent that ended. It stays charged as
 -- estimated; a refund that came twice would let a user pass their limit.

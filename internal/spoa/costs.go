@@ -76,15 +76,17 @@ type charge struct {
 }
 
 // costsOf is what a request is to be charged, or nil if nothing limits what it costs.
-func (l *limiter) costsOf(set *limits.Set, q *question, of *limits.Limits, all together) *costs {
+func (l *limiter) costsOf(set *limits.Set, asked question, of *limits.Limits, all together) *costs {
 	if !of.LimitsCosts() && (all.of == nil || !all.of.LimitsCosts()) {
 		return nil
 	}
-	c := &costs{}
+	// A copy that is made only here: to go through the limits has the question on the heap, where those of most
+	// requests need not be.
+	c, q := &costs{}, asked
 	c.of[whole].key, c.of[own].key = all.key, q.user
-	c.add(set, q, own, of)
+	c.add(set, &q, own, of)
 	if all.of != nil && !l.shardOf(all.key).reach.open.Load() {
-		c.add(set, q, whole, all.of)
+		c.add(set, &q, whole, all.of)
 	}
 	if len(c.units) == 0 {
 		return nil

@@ -58,7 +58,7 @@ func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all tog
 		rates[own] = nil
 	}
 	n := needs{question: q}
-	n.costs = l.costsOf(set, &q, of, all)
+	n.costs = l.costsOf(set, q, of, all)
 	n.tokens[whole].key, n.tokens[own].key = all.key, q.user
 	n.tokens[own].credit = q.credit.status(possible)
 	if refused, by := l.enforce(&n, of, &rates); by {

@@ -81,7 +81,7 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	shipped := append(glob(t, "../../../config/*.yaml"), glob(t, "../../../config/examples/*.yaml")...)
-	if len(shipped) != 5 {
+	if len(shipped) != 6 {
 		t.Errorf("config has %v, want each of them in this test", shipped)
 	}
 }
@@ -107,9 +107,9 @@ func TestParseGenerated(t *testing.T) {
 		{"more items than memory is for", head + "users:\n" + strings.Repeat("- a\n", maxParts),
 			"f:1:1: the file has about 8000007 values; at most 8000000 are possible, not counting users in files of users_from whose names end with .txt"},
 		{"alias bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n" + head,
-			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 3 more)\n" +
-				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 3 more)\n" +
-				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 3 more)"},
+			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 4 more)\n" +
+				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 4 more)\n" +
+				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 4 more)"},
 		{"tier name of 101 bytes", "version: 1\ndefault_tier: a\ntiers: {a: {}, " + strings.Repeat("b", 101) + ": {}}",
 			`f:3:16: the tier name "` + strings.Repeat("b", 60) + `"… is not usable; write 1 to 100 bytes without control characters, and no ~ or @ in front`},
 	} {

@@ -1,0 +1,116 @@
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/test/cluster"
+)
+
+// spender sends requests of one user that cost tokens, and adds up what their answers say.
+type spender struct {
+	addresses []string // of the instances
+
+	mu    sync.Mutex
+	spent int // tokens, by the answers
+}
+
+var totalTokens = regexp.MustCompile(`"total_tokens":(\d+)`)
+
+// chat sends one request to an instance, which may cost 1000 tokens and costs half of them and one, and
+// reports whether it was admitted. Its answer takes half a second; every other one is a stream.
+func (s *spender) chat(n int) (admitted bool, err error) {
+	request, err := http.NewRequest(http.MethodPost, "http://"+s.addresses[n%len(s.addresses)]+"/v1/chat/completions?ms_per_token=1",
+		strings.NewReader(fmt.Sprintf(`{"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1000, "stream": %t}`, n%2 == 0)))
+	if err != nil {
+		return false, err
+	}
+	request.Header.Set("X-User", "alice")
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return false, err
+	}
+	switch response.StatusCode {
+	case http.StatusOK:
+	case http.StatusTooManyRequests:
+		if reason := response.Header.Get("Sluice-Reason"); reason != "cost" {
+			return false, fmt.Errorf("refused for %q, want cost", reason)
+		}
+		return false, nil
+	default:
+		return false, fmt.Errorf("status %d: %.200s", response.StatusCode, body)
+	}
+	said := totalTokens.FindSubmatch(body)
+	if said == nil {
+		return false, fmt.Errorf("the answer does not say what it cost: %.200s", body)
+	}
+	tokens, err := strconv.Atoi(string(said[1]))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spent += tokens
+	return true, err
+}
+
+// Fifty long requests at a time, on one instance and on several, never cost more than the limit, for what each may cost
+// is reserved when it starts. What they did not cost goes back, so that nearly all of the limit is used.
+func TestCostsOfLongRequests(t *testing.T) {
+	const limit, estimate = 20_000, 1000
+	for _, instances := range []int{1, 2, 4} {
+		t.Run(fmt.Sprintf("%d instances", instances), func(t *testing.T) {
+			t.Parallel()
+			// The day begins twelve hours from now: none ends meanwhile.
+			starts := time.Now().UTC().Add(12 * time.Hour).Format("15:04")
+			c := cluster.Start(t, cluster.Options{Instances: instances, Limits: fmt.Sprintf(`
+version: 1
+default_tier: free
+costs:
+  tokens:
+    estimate: {json: max_tokens, default: 1000}
+    actual: {json: usage.total_tokens}
+    day_starts: "%s"
+tiers:
+  free: {costs: {tokens: {day: %d}}}
+`, starts, limit)})
+			s := &spender{addresses: c.Addresses()}
+			proctest.Eventually(t, "nearly all of the limit is used", func() error {
+				var all sync.WaitGroup
+				failed := make(chan error, 50)
+				for n := range 50 {
+					all.Go(func() {
+						if _, err := s.chat(n); err != nil {
+							failed <- err
+						}
+					})
+				}
+				all.Wait()
+				select {
+				case err := <-failed:
+					t.Fatal(err)
+				default:
+				}
+				// Who asks for one more may be refused while less is left than it could cost.
+				if s.spent <= limit-estimate {
+					return fmt.Errorf("%d of %d tokens", s.spent, limit)
+				}
+				return nil
+			})
+			if s.spent > limit {
+				t.Errorf("the answers cost %d tokens, of a limit of %d", s.spent, limit)
+			}
+		})
+	}
+}
