@@ -152,8 +152,10 @@ func TestTraceOfAThrottle(t *testing.T) {
 		})
 	}
 	c.Redis.Kill()
-	proctest.Eventually(t, "redis is lost", func() error {
-		if c.Instances[0].Metric(t, "sluice_redis_lost") != 1 {
+	// Of a shard, whose loss is what is traced: sluice_redis_lost may be 1 for a heartbeat's sake alone, and a Redis
+	// that is back within a tenth of a second is then lost to no shard.
+	proctest.Eventually(t, "a shard of redis is lost", func() error {
+		if c.Instances[0].Metric(t, "sluice_redis_losses_total") < 1 {
 			return errors.New("it is not")
 		}
 		return nil
