@@ -17,7 +17,7 @@
 // in one slot of Redis Cluster. Waiting asks all 16 shards at a time. Nothing is found
 // by SCAN or KEYS.
 //
-// Calls of one process that come up at the same time share round trips (pipeline.go).
+// Calls of one process that come up at the same time share round trips (pkg/internal/gather).
 //
 // A call costs Redis the same however many users there are and jobs are parked. It
 // grows with the slots that the user has taken, and with the queues in which the user has

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-qos/sluice/pkg/internal/gather"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
@@ -33,13 +34,13 @@ const (
 // configure and to close. It may retry.
 func New(client redis.UniversalClient) jobs.Slots {
 	s := &slots{client: client}
-	s.pipelines = newPipelines(s.sendAll)
+	s.calls = gather.New(func(ctx context.Context, calls []call) ([]*redis.Cmd, error) { return s.sendAll(ctx, calls), nil })
 	return jobs.Checked(s)
 }
 
 type slots struct {
-	client    redis.UniversalClient
-	pipelines *pipelines // of calls for single users
+	client redis.UniversalClient
+	calls  *gather.Calls[call, *redis.Cmd] // for single users, which share round trips
 }
 
 func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease time.Duration, park bool) (jobs.Verdict, error) {
@@ -201,7 +202,12 @@ type call struct {
 
 // callForUser calls the script for a user.
 func (s *slots) callForUser(ctx context.Context, user string, args []any) *redis.Cmd {
-	return s.pipelines.call(ctx, call{userKeys(user), args})
+	reply, err := s.calls.Do(ctx, call{userKeys(user), args})
+	if err != nil {
+		reply = redis.NewCmd(ctx)
+		reply.SetErr(err)
+	}
+	return reply
 }
 
 // callAll makes calls in one round trip, and returns the error of the first that failed.
