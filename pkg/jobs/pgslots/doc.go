@@ -22,6 +22,14 @@
 // limits (10 700 to 11 700 pairs/s against 9 900 to 10 900, prototypes of both in pgbench).
 // But it writes all of a user's slots at each change, and the line needs a lock anyway.
 //
+// # Calls that share a statement
+//
+// A statement and a transaction for each call would cost several times what the jobs do that come and go
+// fastest. So the calls of one process that come up at the same time go together (pkg/internal/gather), as far as they
+// need nothing but a free slot: the function together takes only locks that nobody has, and makes no call of a user
+// who has a line or whose claims do not all fit. What it has not made is called one by one, so that nobody waits for another
+// user's lock.
+//
 // # What a crash of the server loses
 //
 // Transactions do not wait for the disk: synchronous_commit is off in them, whatever it is

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/sluice-qos/sluice/pkg/internal/gather"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
@@ -34,22 +35,28 @@ type slots struct {
 	pool  *pgxpool.Pool
 	begin atomic.Bool // calls have to begin transactions: the pool's are not read committed
 
-	acquire, renew, release, forget, reserved, sweep, waiting, user, taken string
+	simple *gather.Calls[simpleCall, simpleReply] // that share statements
+
+	acquire, release, together, renew, forget, reserved, sweep, waiting, user, taken string
 }
 
 // New returns the slots in a schema on which Migrate has been called; "" is DefaultSchema.
 // They are safe for concurrent use; a call uses one connection of the pool, which the
 // caller closes.
-func New(pool *pgxpool.Pool, schema string) jobs.Slots {
+func New(pool *pgxpool.Pool, schema string) jobs.Slots { return jobs.Checked(newSlots(pool, schema)) }
+
+func newSlots(pool *pgxpool.Pool, schema string) *slots {
 	if schema == "" {
 		schema = DefaultSchema
 	}
 	in := func(query string) string { return strings.ReplaceAll(query, "@schema@", quotedName(schema)) }
 	// Types are named because not all of pgx's modes ask the server for them.
-	return jobs.Checked(&slots{
+	s := &slots{
 		pool: pool,
 		acquire: in(`SELECT granted, running, in_queue, place FROM @schema@.acquire(
 			$1::bytea, $2::bytea, $3::bytea, $4::bytea, $5::int4, $6::int4, $7::bytea[], $8::int4[], $9::int8, $10::bool, $11::int4)`),
+		together: in(`SELECT made, running, in_queue FROM @schema@.together(
+			$1::bytea[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bool[], $6::int4[], $7::int4[], $8::int8[])`),
 		renew: in(`SELECT lost FROM @schema@.renew($1::bytea[], $2::bytea[], $3::bytea[], $4::int8) AS lost`),
 		release: in(`SELECT handed, handed_queue FROM @schema@.release(
 			$1::bytea, $2::bytea, $3::bytea, $4::int4, $5::int4, $6::bytea[], $7::int4[], $8::int8)`),
@@ -70,14 +77,20 @@ func New(pool *pgxpool.Pool, schema string) jobs.Slots {
 				SELECT key, job, queue, holder, (extract(epoch FROM until - clock_timestamp()) * 1e6)::int8 AS left_us
 				FROM @schema@.slots WHERE key = ANY($1::bytea[])
 			) AS s WHERE left_us > 0`),
-	})
+	}
+	s.simple = gather.New(s.makeTogether)
+	return s
 }
 
 func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease time.Duration, park bool) (jobs.Verdict, error) {
+	simple, err := s.simple.Do(ctx, simpleCall{claim: c, take: true, limits: l, lease: micros(lease)})
+	if err != nil || simple.made {
+		return simple.verdict, err
+	}
 	var v jobs.Verdict
 	// Names are bytea: text has no zero byte, and only valid UTF-8.
 	queues, limits := arrays(l)
-	err := s.queryEach(ctx, []any{&v.Granted, &v.Running, &v.InQueue, &v.Place}, func() {}, s.acquire,
+	err = s.queryEach(ctx, []any{&v.Granted, &v.Running, &v.InQueue, &v.Place}, func() {}, s.acquire,
 		[]byte(c.User), []byte(c.ID), []byte(c.Queue), []byte(c.Holder), toInt4(l.Total), toInt4(l.OfOthers()), queues, limits, micros(lease), park, jobs.MaxParked)
 	return v, err
 }
@@ -102,6 +115,10 @@ func (s *slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Durat
 }
 
 func (s *slots) Release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
+	simple, err := s.simple.Do(ctx, simpleCall{claim: c})
+	if err != nil || simple.made {
+		return nil, err
+	}
 	return s.releaseAndReserve(ctx, c.User, []byte(c.ID), []byte(c.Holder), l, reserve)
 }
 

@@ -59,8 +59,12 @@ BEGIN
         RAISE EXCEPTION 'the transaction has to be read committed' USING ERRCODE = 'SL001';
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true), -- of this transaction
-            set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true);
-    IF cardinality(us) = 1 THEN
+            set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+            -- To plan a call of together for its arguments takes as long as the call.
+            set_config('plan_cache_mode', 'force_generic_plan', true);
+    IF cardinality(us) = 0 THEN
+        RETURN;
+    ELSIF cardinality(us) = 1 THEN
         PERFORM pg_advisory_xact_lock(@schema@.lock_key(us[1]));
         RETURN;
     END IF;
@@ -180,6 +184,55 @@ BEGIN
         PERFORM @schema@.count_line(u, 1);
         place := line + 1;
     END IF;
+END $$;
+
+-- together makes many calls of acquire (takes) and release (not takes) in one statement, as far as they are simple: of
+-- users whose lock nobody has, who have no line and no slot that has ended, and whose claims all fit. Nothing waits
+-- here, so that no user's lock holds up another user's jobs. It returns which calls were made, from 1, with
+-- what acquire returns; the others have to be made one by one. ofs are the limits of the queues of the claims.
+CREATE FUNCTION @schema@.together(us bytea[], js bytea[], qs bytea[], hs bytea[], takes boolean[], totals int[], ofs int[], leases bigint[])
+RETURNS TABLE (made int, running int, in_queue int)
+LANGUAGE plpgsql AS $$
+DECLARE
+    t      timestamptz;
+    simple bytea[]; -- the users whose calls can be made
+BEGIN
+    PERFORM @schema@.lock_users(VARIADIC '{}'); -- none yet
+    SELECT array_agg(k.u) INTO simple
+    FROM (SELECT DISTINCT c.u FROM unnest(us) AS c (u)) AS k WHERE pg_try_advisory_xact_lock(@schema@.lock_key(k.u));
+    t := clock_timestamp();
+    -- A statement of its own after the locks, see lock_users.
+    SELECT array_agg(k.u) INTO simple
+    FROM unnest(simple) AS k (u)
+    WHERE NOT EXISTS (SELECT FROM @schema@.lines c WHERE c.key = k.u)
+        AND NOT EXISTS (SELECT FROM @schema@.slots s WHERE s.key = k.u AND s.until <= t);
+
+    IF false = ANY(takes) THEN -- without a line nobody gets what becomes free
+        DELETE FROM @schema@.slots s
+        USING unnest(us, js, hs, takes) AS c (u, j, h, take)
+        WHERE NOT c.take AND c.u = ANY(simple) AND s.key = c.u AND s.job = c.j AND s.holder = c.h;
+        RETURN QUERY
+        SELECT c.i::int, 0, 0 FROM unnest(us, takes) WITH ORDINALITY AS c (u, take, i) WHERE NOT c.take AND c.u = ANY(simple);
+    END IF;
+    IF true <> ALL(takes) THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH counted AS (
+        SELECT c.*,
+            (SELECT count(*) FROM @schema@.slots s WHERE s.key = c.u) + row_number() OVER (PARTITION BY c.u ORDER BY c.i) AS n,
+            (SELECT count(*) FROM @schema@.slots s WHERE s.key = c.u AND s.queue = c.q) + row_number() OVER (PARTITION BY c.u, c.q ORDER BY c.i) AS n_queue,
+            -- An earlier attempt may have the job's slot, or be in this call.
+            EXISTS (SELECT FROM @schema@.slots s WHERE s.key = c.u AND s.job = c.j) OR count(*) OVER (PARTITION BY c.u, c.j) > 1 AS again
+        FROM unnest(us, js, qs, hs, takes, totals, ofs, leases) WITH ORDINALITY AS c (u, j, q, h, take, total, of_queue, lease, i)
+        WHERE c.take AND c.u = ANY(simple)
+    ), fitting AS (
+        SELECT k.*, bool_and(NOT k.again AND k.n <= k.total AND k.n_queue <= k.of_queue) OVER (PARTITION BY k.u) AS fits FROM counted k
+    ), taken AS (
+        INSERT INTO @schema@.slots (key, job, queue, holder, until, since, place)
+        SELECT f.u, f.j, f.q, f.h, t + f.lease * interval '1 microsecond', t, 0 FROM fitting f WHERE f.fits
+    )
+    SELECT f.i::int, f.n::int, f.n_queue::int FROM fitting f WHERE f.fits;
 END $$;
 
 -- renew returns which of the claims are lost, from 1.
