@@ -13,6 +13,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -103,6 +104,24 @@ func (s *Server) Run(settings ...string) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// Processes are those that the server consists of now: the one that was started, and its children.
+func (s *Server) Processes() ([]int, error) {
+	pid := s.running.Process.Pid
+	list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		return nil, fmt.Errorf("processes of PostgreSQL: %w", err)
+	}
+	pids := []int{pid}
+	for field := range strings.FieldsSeq(string(list)) {
+		child, err := strconv.Atoi(field)
+		if err != nil {
+			return nil, fmt.Errorf("processes of PostgreSQL: %w", err)
+		}
+		pids = append(pids, child)
+	}
+	return pids, nil
 }
 
 // Kill ends the server as a crash does. It can be run again.

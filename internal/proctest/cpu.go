@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuOf reads the processor clock of a process, which counts all its threads,
+// CPUOf reads the processor clock of a process, which counts all its threads,
 // those that have ended too, in nanoseconds: slices of a benchmark are too
 // short for the hundredths of a second in /proc. The number of that clock is
 // made as clock_getcpuclockid(3) makes it.
-func cpuOf(pid int) (time.Duration, error) {
+func CPUOf(pid int) (time.Duration, error) {
 	const schedulerClock = 2 // CPUCLOCK_SCHED: what the scheduler measured
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|schedulerClock), &t); err != nil {

@@ -103,7 +103,7 @@ func (p *Process) Running() bool {
 }
 
 // CPU is the processor time, user and system, that the process has used so far.
-func (p *Process) CPU() (time.Duration, error) { return cpuOf(p.Pid()) }
+func (p *Process) CPU() (time.Duration, error) { return CPUOf(p.Pid()) }
 
 // HAProxyPath is the HAProxy under test: $SLUICE_HAPROXY, or haproxy from PATH.
 func HAProxyPath(t testing.TB) string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -28,8 +29,11 @@ const (
 	costQueue   = "cost_default"
 	costRounds  = 3
 	costInserts = 200   // one by one, in a slice
-	costJobs    = 1_000 // run in a slice, four of each user
+	costJobs    = 4_000 // run in a slice, four of each user
 )
+
+// costWork is how long a job waits, as for another service, beside one that does nothing.
+const costWork = 100 * time.Millisecond
 
 // costTiers have five slots for the users whose jobs are measured, and one for those who wait.
 type costTiers struct{}
@@ -47,17 +51,19 @@ type costs struct {
 	pool  *pgxpool.Pool
 	slots jobs.Slots
 	fair  *riverqos.Fairness
-	done  atomic.Int64 // jobs of any user who does not wait
-	users int          // who have inserted
+	redis int           // the process id of Redis, or 0
+	work  time.Duration // how long each job waits
+	done  atomic.Int64  // jobs of any user who does not wait
+	users int           // who have inserted
 }
 
-// slotsFor makes the slots of a back end.
-func slotsFor(b *testing.B, backend, dsn string) jobs.Slots {
+// slotsFor makes the slots of a back end. With Redis it returns its process id.
+func slotsFor(b *testing.B, backend, dsn string) (slots jobs.Slots, redis int) {
 	b.Helper()
 	switch backend {
 	case "redis":
-		_, addr := proctest.Redis(b)
-		return redisslots.New(redisOf(addr, ""))
+		process, addr := proctest.Redis(b)
+		return redisslots.New(redisOf(addr, "")), process.Pid()
 	case "postgres":
 		config, err := pgxpool.ParseConfig(dsn)
 		if err != nil {
@@ -72,15 +78,16 @@ func slotsFor(b *testing.B, backend, dsn string) jobs.Slots {
 			b.Fatal(err)
 		}
 		b.Cleanup(pool.Close)
-		return pgslots.New(pool, "")
+		return pgslots.New(pool, ""), 0
 	}
-	return jobs.NewMemory(nil)
+	return jobs.NewMemory(nil), 0
 }
 
 func newCosts(b *testing.B, backend string) *costs {
 	b.Helper()
 	pool, dsn := fresh(b)
-	c := &costs{TB: b, pool: pool, slots: slotsFor(b, backend, dsn)}
+	c := &costs{TB: b, pool: pool}
+	c.slots, c.redis = slotsFor(b, backend, dsn)
 	var err error
 	if c.fair, err = riverqos.New(riverqos.Config{Pool: pool, Slots: c.slots, Tiers: costTiers{}, User: riverqos.FromArgs("user")}); err != nil {
 		b.Fatal(err)
@@ -94,6 +101,7 @@ func (c *costs) client(fair bool) *river.Client[pgx.Tx] {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(func(_ context.Context, job *river.Job[task]) error {
 		if !strings.HasPrefix(job.Args.User, "waits") {
+			time.Sleep(c.work)
 			c.done.Add(1)
 		}
 		return nil
@@ -120,8 +128,29 @@ func (c *costs) runFair() (stop func()) {
 	return func() { cancel(); running.Wait() }
 }
 
-// work starts a client, and stops it when so many jobs are done.
-func (c *costs) work(client *river.Client[pgx.Tx], until func() error) time.Duration {
+// processors is the time that all processes so far have used of the processors: this one's, PostgreSQL's and Redis'.
+func (c *costs) processors() map[int]time.Duration {
+	c.Helper()
+	pids, err := server.Processes()
+	if err != nil {
+		c.Fatal(err)
+	}
+	pids = append(pids, os.Getpid())
+	if c.redis != 0 {
+		pids = append(pids, c.redis)
+	}
+	used := map[int]time.Duration{}
+	for _, pid := range pids {
+		// One that has ended since has used next to nothing: its connection was not in a pool.
+		if took, err := proctest.CPUOf(pid); err == nil {
+			used[pid] = took
+		}
+	}
+	return used
+}
+
+// run starts a client, and stops it when so many jobs are done.
+func (c *costs) run(client *river.Client[pgx.Tx], until func() error) time.Duration {
 	c.Helper()
 	began := time.Now()
 	if err := client.Start(context.Background()); err != nil {
@@ -164,7 +193,7 @@ func (c *costs) wait(n int) {
 	}
 	client := c.client(true)
 	c.insert(client, users)
-	c.work(client, func() error {
+	c.run(client, func() error {
 		var parked int
 		err := c.pool.QueryRow(context.Background(), "SELECT count(*) FROM river_job WHERE metadata->>'sluice:wait' = 'parked'").Scan(&parked)
 		if err == nil && parked != n {
@@ -188,14 +217,21 @@ func (c *costs) insertOneByOne(client *river.Client[pgx.Tx]) (took []float64) {
 	return took
 }
 
-// slice inserts and runs jobs, and returns how long each insert and all jobs took.
-func (c *costs) slice(fair bool) (inserts []float64, took time.Duration) {
+// costSlice is what a slice has measured.
+type costSlice struct {
+	inserts    []float64 // in ms
+	throughput float64   // jobs/s
+	processors float64   // µs of a processor for each job
+}
+
+// slice inserts and runs jobs.
+func (c *costs) slice(fair bool) (measured costSlice) {
 	c.Helper()
 	if fair {
 		defer c.runFair()()
 	}
 	client := c.client(fair)
-	inserts = c.insertOneByOne(client)
+	measured.inserts = c.insertOneByOne(client)
 	var users []string
 	for i := range costJobs {
 		if i%4 == 0 {
@@ -204,18 +240,25 @@ func (c *costs) slice(fair bool) (inserts []float64, took time.Duration) {
 		users = append(users, fmt.Sprint("four-", c.users))
 	}
 	c.insert(client, users)
-	want := c.done.Load() + costJobs + costInserts
-	took = c.work(client, func() error {
+	const all = costJobs + costInserts
+	want := c.done.Load() + all
+	before := c.processors()
+	took := c.run(client, func() error {
 		if done := c.done.Load(); done != want {
 			return fmt.Errorf("%d jobs are done, want %d", done, want)
 		}
 		return nil
 	})
-	return inserts, took
+	for pid, used := range c.processors() {
+		measured.processors += float64((used - before[pid]).Microseconds()) / all
+	}
+	measured.throughput = all / took.Seconds()
+	return measured
 }
 
-// BenchmarkCost is what fairness costs an insert, and the throughput of jobs that do nothing: by
-// where the slots are, and by how many users wait for a slot. With and without take turns.
+// BenchmarkCost is what fairness costs an insert, and the throughput and processor time of jobs: by
+// where the slots are, and by how many users wait for a slot. Jobs do nothing, and then wait as for
+// another service, which most jobs do for most of their time. With and without fairness take turns.
 func BenchmarkCost(b *testing.B) {
 	for _, backend := range []string{"memory", "redis", "postgres"} {
 		for _, waiting := range []int{1, 100, 10_000} {
@@ -223,28 +266,45 @@ func BenchmarkCost(b *testing.B) {
 				for b.Loop() {
 					c := newCosts(b, backend)
 					c.wait(waiting)
-					var inserts [2][]float64
-					var took [2][]float64
-					for round := range costRounds {
-						for turn := range 2 {
-							fair := (round + turn) % 2
-							ins, run := c.slice(fair == 1)
-							inserts[fair], took[fair] = append(inserts[fair], ins...), append(took[fair], run.Seconds())
-						}
-					}
+					empty := c.compare()
+					c.work = costWork
+					waits := c.compare()
 					for fair, name := range []string{"without", "with"} {
-						slices.Sort(inserts[fair])
-						slices.Sort(took[fair])
-						b.ReportMetric(at(inserts[fair], 50), "insert-ms/"+name)
-						b.ReportMetric((costJobs+costInserts)/at(took[fair], 50), "jobs/s/"+name)
+						b.ReportMetric(median(empty[fair], func(s costSlice) []float64 { return s.inserts }), "insert-ms/"+name)
+						b.ReportMetric(median(empty[fair], throughput), "jobs/s/"+name)
+						b.ReportMetric(median(empty[fair], processors), "cpu-µs/"+name)
 					}
-					b.ReportMetric(at(inserts[1], 50)-at(inserts[0], 50), "insert-ms/more")
-					b.ReportMetric(100*at(took[0], 50)/at(took[1], 50), "%/throughput")
+					b.ReportMetric(100*median(empty[1], throughput)/median(empty[0], throughput), "%/empty")
+					b.ReportMetric(100*median(waits[1], throughput)/median(waits[0], throughput), "%/100ms")
 					b.ReportMetric(0, "ns/op")
 				}
 			})
 		}
 	}
+}
+
+// compare measures without fairness and with it, in turn.
+func (c *costs) compare() (measured [2][]costSlice) {
+	for round := range costRounds {
+		for turn := range 2 {
+			fair := (round + turn) % 2
+			measured[fair] = append(measured[fair], c.slice(fair == 1))
+		}
+	}
+	return measured
+}
+
+func throughput(s costSlice) []float64 { return []float64{s.throughput} }
+func processors(s costSlice) []float64 { return []float64{s.processors} }
+
+// median is that of what slices have measured.
+func median(slicesOf []costSlice, what func(costSlice) []float64) float64 {
+	var all []float64
+	for _, s := range slicesOf {
+		all = append(all, what(s)...)
+	}
+	slices.Sort(all)
+	return at(all, 50)
 }
 
 // BenchmarkManyParked is how long other users' jobs wait, and how long a sweep takes, while so many

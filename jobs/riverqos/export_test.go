@@ -28,6 +28,21 @@ func (f *Fairness) Unwritten() int {
 	return len(all)
 }
 
+const (
+	WrittenAfter = writtenAfter
+	OverdueAfter = overdueAfter
+)
+
+// LookAtEnds is what Run does ten times a second, with ends that are so much older.
+func (f *Fairness) LookAtEnds(ctx context.Context, older time.Duration) {
+	ends := &f.gate.unwritten
+	for attempt, end := range ends.flows {
+		end.since = end.since.Add(-older)
+		ends.flows[attempt] = end
+	}
+	f.gate.lookAtEnds(ctx)
+}
+
 // Plans are those of the statements, if the table is not to be read from end to end.
 func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 	plans := map[string]string{}
@@ -35,6 +50,7 @@ func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 	for name, args := range map[string][]any{
 		"count":    {[]string{"ann"}, []string{"slow"}, []int64{1}},
 		"promote":  {[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}, []int64{1}},
+		"ends":     {[]string{"ann"}, []string{"slow"}, []int64{1}, []time.Time{time.Unix(1, 0)}},
 		"gated":    {"", "", 100},
 		"stale":    {[]string{"ann"}, 1.0},
 		"strays":   {[]string{"ann"}, 1.0},

@@ -3,6 +3,7 @@ package riverqos
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -153,14 +154,35 @@ func (g *gate) runUnwritten(ctx context.Context) {
 			return
 		case <-time.After(unwrittenInterval):
 		}
-		_, flows := g.unwritten.allAttempts()
-		if len(flows) == 0 {
-			continue
-		}
-		g.known.readHeld(time.Now(), g.readHeldFlows)
-		// By the limits of now, which may have changed since the attempts ended.
-		g.recheck(ctx, g.sizesOf(ctx, flows))
+		g.lookAtEnds(ctx)
 	}
+}
+
+// lookAtEnds lets jobs through in the place of ended ones where some are held back, and forgets the ends that River
+// has written.
+func (g *gate) lookAtEnds(ctx context.Context) {
+	_, flows := g.unwritten.allAttempts()
+	if len(flows) == 0 {
+		return
+	}
+	now := time.Now()
+	g.known.readHeld(now, g.readHeldFlows)
+	due := g.unwritten.endedBefore(now.Add(-writtenAfter))
+	holding, running, err := g.store.lookAtEnds(ctx, flows, due)
+	if err != nil {
+		if ctx.Err() == nil {
+			g.runner.Report("promote", "the gate could not look at jobs that have ended", err)
+		}
+		return
+	}
+	g.unwritten.keepOnly(due, running)
+	// Those that are still there have to be marked, should nobody ever write their ends.
+	looked := map[flow]bool{}
+	for _, key := range slices.Concat(holding, g.unwritten.overdueFlows(now)) {
+		looked[key] = true
+	}
+	// By the limits of now, which may have changed since the attempts ended.
+	g.recheck(ctx, g.sizesOf(ctx, slices.Collect(maps.Keys(looked))))
 }
 
 // readHeldFlows reads the flows that hold jobs back, up to so many.

@@ -131,6 +131,15 @@ func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]jobs.WakeR
 	return results, err
 }
 
+// names are the users and queues of flows, for unnest.
+func names(flows []flow) (users, queues []string) {
+	users, queues = make([]string, len(flows)), make([]string, len(flows))
+	for i, flow := range flows {
+		users[i], queues[i] = flow.User, flow.Queue
+	}
+	return users, queues
+}
+
 // columns are the users, queues and sizes of flows, for unnest.
 func columns(flows []sizedFlow) (users, queues []string, sizes []int32) {
 	for _, sized := range flows {
@@ -168,6 +177,21 @@ func (s *store) promote(ctx context.Context, flows []sizedFlow, ended []attempt,
 	return promoted, waiting, unmarked, err
 }
 
+// lookAtEnds returns the flows, of those given, that hold jobs back, and the ids of the attempts whose rows still say
+// that they run.
+func (s *store) lookAtEnds(ctx context.Context, flows []flow, ended []attempt) (holding []flow, running []int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
+	defer cancel()
+	users, queues := names(flows)
+	ids, times := attemptColumns(ended)
+	var numbers []int32
+	err = s.queryRow(ctx, "ends", users, queues, ids, times).Scan(&numbers, &running)
+	for _, n := range numbers {
+		holding = append(holding, flows[n-1])
+	}
+	return holding, running, err
+}
+
 // crowd is what is before a new job of a user in a queue.
 type crowd struct {
 	jobs  int  // available, running and parked jobs
@@ -181,10 +205,7 @@ func (s *store) countCrowds(ctx context.Context, flows []flow, ids []int64) (cro
 	if err != nil {
 		return nil, nil, err
 	}
-	users, queues := make([]string, len(flows)), make([]string, len(flows))
-	for i, flow := range flows {
-		users[i], queues[i] = flow.User, flow.Queue
-	}
+	users, queues := names(flows)
 	// Not of s.pool, all of whose connections may be those of inserts that wait for this.
 	rows, _ := pool.Query(ctx, statement(s.names, "count"), users, queues, ids) // the rows have the error as well
 	crowds = make([]crowd, len(flows))

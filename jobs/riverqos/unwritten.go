@@ -11,9 +11,12 @@ import (
 // until River has written them.
 const maxUnwritten = 10_000
 
-// overdueAfter is after what time an end is marked that nothing waits for. River writes within
-// 250 ms, unless it is in trouble.
-const overdueAfter = time.Second
+const (
+	// writtenAfter is after what time River should have written an end, which it does every 50 to 250 ms.
+	writtenAfter = 300 * time.Millisecond
+	// overdueAfter is after what time an end is marked that nothing waits for: River is in trouble then.
+	overdueAfter = time.Second
+)
 
 // attempt is an attempt at a job.
 type attempt struct {
@@ -60,6 +63,30 @@ func (u *unwrittenEnds) allAttempts() (attempts []attempt, flows []flow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Collect(maps.Keys(u.flows)), slices.Collect(maps.Keys(u.byFlow))
+}
+
+// endedBefore returns the attempts that ended before a time.
+func (u *unwrittenEnds) endedBefore(limit time.Time) (attempts []attempt) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for attempt, end := range u.flows {
+		if end.since.Before(limit) {
+			attempts = append(attempts, attempt)
+		}
+	}
+	return attempts
+}
+
+// overdueFlows returns the flows of those attempts whose end River should have written long ago.
+func (u *unwrittenEnds) overdueFlows(now time.Time) (flows []flow) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, end := range u.flows {
+		if now.Sub(end.since) > overdueAfter {
+			flows = append(flows, end.flow)
+		}
+	}
+	return flows
 }
 
 // addAttempt remembers an attempt, unless there are too many.

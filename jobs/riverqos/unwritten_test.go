@@ -3,6 +3,7 @@ package riverqos_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -69,6 +70,78 @@ func (r *rig) sweeps(f *riverqos.Fairness) {
 	if err := f.SweepOnce(context.Background()); err != nil {
 		r.Fatal(err)
 	}
+}
+
+// unwrittenAre reports how many ends a process remembers.
+func (r *rig) unwrittenAre(want int) {
+	r.Helper()
+	if n := r.fair.Unwritten(); n != want {
+		r.Errorf("%d ends are remembered, want %d", n, want)
+	}
+}
+
+// A job is held back because of one that has ended, which River has not written yet.
+func TestAJobIsLetInForAnEndThatIsNotWritten(t *testing.T) {
+	r, other := byHand(t)
+	ids := r.insert(1, task{User: "ann"}, "slow_default")
+	r.works(r.fair, ids[0], func() {
+		// Of another process, whose jobs this one does not know of.
+		client, err := river.NewClient(riverpgxv5.New(r.pool), &river.Config{Middleware: other.Middleware()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		inserted, err := client.Insert(context.Background(), task{User: "ann"}, &river.InsertOpts{Queue: "slow_default"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, inserted.Job.ID)
+	})
+	if err := r.is(ids[1], rivertype.JobStateScheduled); err != nil {
+		t.Fatal(err)
+	}
+	r.fair.LookAtEnds(context.Background(), 0)
+	if err := r.is(ids[1], rivertype.JobStateAvailable); err != nil {
+		t.Error(err)
+	}
+}
+
+// Ends that River has written are forgotten, and one that it has not written for long is marked in its row.
+func TestEndsAreForgottenWhenTheyAreWritten(t *testing.T) {
+	r, _ := byHand(t)
+	ids := slices.Concat(r.insert(1, task{User: "ann"}, "slow_default"), r.insert(1, task{User: "bob"}, "slow_default"))
+	for _, id := range ids {
+		r.works(r.fair, id, func() {})
+	}
+	r.fair.LookAtEnds(context.Background(), 0)
+	r.unwrittenAre(2) // it is too soon to ask for them
+	r.exec("UPDATE river_job SET state = 'completed', finalized_at = now() WHERE id = $1", ids[0])
+	r.fair.LookAtEnds(context.Background(), riverqos.WrittenAfter)
+	r.unwrittenAre(1)
+	if passed := r.passed(ids[1]); passed {
+		t.Error("the job is marked as ended, though River may be about to write that")
+	}
+	r.fair.LookAtEnds(context.Background(), riverqos.OverdueAfter)
+	r.unwrittenAre(0)
+	if passed := r.passed(ids[1]); !passed {
+		t.Error("the job is not marked as ended")
+	}
+}
+
+func (r *rig) exec(sql string, args ...any) {
+	r.Helper()
+	if _, err := r.pool.Exec(context.Background(), sql, args...); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// passed reports whether a job's row is marked as one whose attempt has ended.
+func (r *rig) passed(id int64) (passed bool) {
+	r.Helper()
+	err := r.pool.QueryRow(context.Background(), "SELECT metadata ? 'sluice:passed' FROM river_job WHERE id = $1", id).Scan(&passed)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return passed
 }
 
 // A sweep may come before a worker has fetched the job that came in the place of the locked

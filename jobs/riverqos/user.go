@@ -5,6 +5,9 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
+	"unicode/utf8"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -35,23 +38,45 @@ func FromMetadata(key string) UserFunc {
 
 // textAt is the string or number at a path of names.
 func textAt(data []byte, names []string) (string, bool) {
-	for _, name := range names {
-		var object map[string]json.RawMessage
-		if json.Unmarshal(data, &object) != nil {
-			return "", false
-		}
-		data = object[name]
+	// Checked first, because gjson finds things in what is no JSON, too.
+	if !gjson.ValidBytes(data) {
+		return "", false
 	}
-	// A string of digits is a name that stays as it is, which json.Number would take, too.
-	var number json.Number
-	if len(data) > 0 && data[0] != '"' && json.Unmarshal(data, &number) == nil {
-		return storedNumber(number.String())
+	value := gjson.ParseBytes(data)
+	for _, name := range names {
+		value = valueOf(value, name)
+	}
+	switch {
+	case value.Type == gjson.Number:
+		return storedNumber(value.Raw)
+	case value.Type != gjson.String:
+		return "", false
+	// Nearly always: nothing has to be decoded.
+	case !strings.Contains(value.Raw, `\`) && utf8.ValidString(value.Str):
+		return value.Str, value.Str != ""
 	}
 	var text string
-	if json.Unmarshal(data, &text) != nil {
+	if json.Unmarshal([]byte(value.Raw), &text) != nil {
 		return "", false
 	}
 	return text, text != ""
+}
+
+// valueOf is the value of a name in a JSON object, or nothing. A job's arguments are searched at its insert and
+// for each attempt: encoding/json would read all of them, which takes ten times as long.
+func valueOf(object gjson.Result, name string) (value gjson.Result) {
+	// The elements of an array have numbers for names.
+	if !object.IsObject() {
+		return value
+	}
+	object.ForEach(func(key, found gjson.Result) bool {
+		// Not the first of several: jsonb keeps the last.
+		if key.String() == name {
+			value = found
+		}
+		return true
+	})
+	return value
 }
 
 // storedNumber is a number as jsonb gives it back, lest a job have one user before it is

@@ -32,6 +32,8 @@ func TestUserFuncs(t *testing.T) {
 		{"true is nobody", path, `{"owner": {"id": true}}`, `{}`, "", false},
 		{"the path leads nowhere", path, `{"owner": "ann"}`, `{}`, "", false},
 		{"the path is not there", path, `{}`, `{}`, "", false},
+		{"an array has no names", riverqos.FromArgs("0"), `["ann"]`, `{}`, "", false},
+		{"the last of two, as jsonb has it", path, `{"owner": {"id": "bob"}, "owner": {"id": "eve", "id": "ann"}}`, `{}`, "ann", true},
 		{"no JSON at all", path, `owner`, `{}`, "", false},
 		{"nothing", path, ``, ``, "", false},
 		{"one name is enough", riverqos.FromArgs("user"), `{"user": "ann"}`, `{}`, "ann", true},
