@@ -39,24 +39,24 @@ const (
 	priceCycles            = 20
 )
 
-// budgetLimits is a file in which free users, the default, have no limit of costs. Without costs it is the same but for them.
+// budgetLimits is a file in which free users, the default, have no limit of costs. Without costs nobody has one.
 func budgetLimits(costs bool) string {
+	unit := "costs:\n  tokens: {classes: [CHAT], estimate: {json: max_tokens, default: 1000}, actual: {json: usage.total_tokens}}\n"
+	limit := func(window, most string) string { return "costs: {tokens: {" + window + ": " + most + "}}" }
 	if !costs {
-		return "version: 1\ndefault_tier: free\ntiers: {free: {requests: {\"*\": 1000000}}}\n"
+		unit, limit = "", func(string, string) string { return `requests: {"*": 1000000}` }
 	}
 	return fmt.Sprintf(`version: 1
 default_tier: free
 classes:
   CHAT: {methods: [POST], path_prefix: %s}
-costs:
-  tokens: {classes: [CHAT], estimate: {json: max_tokens, default: 1000}, actual: {json: usage.total_tokens}}
-tiers:
+%stiers:
   free: {requests: {"*": 1000000}}
-  seconds: {costs: {tokens: {second: %d}}}
-  minutes: {costs: {tokens: {minute: %d}}}
-  large: {costs: {tokens: {minute: 1G}}}
+  seconds: {%s}
+  minutes: {%s}
+  large: {%s}
 users: {"second-*": seconds, "minute-*": minutes, "large-*": large}
-`, origin.ChatPath, budgetSecond, budgetMinute)
+`, origin.ChatPath, unit, limit("second", fmt.Sprint(budgetSecond)), limit("minute", fmt.Sprint(budgetMinute)), limit("minute", "1G"))
 }
 
 // chatRequest is a request of a user that is charged so many tokens at first, and costs half of them. A stream takes a second.
@@ -337,7 +337,7 @@ func priceOfBudgets(b *testing.B, instances int, start func(costs bool, origin s
 			b.Cleanup(v.busy.Close)
 			variants = append(variants, v)
 		}
-		meet(b, variants, freeUsers)
+		meet(b, variants, freeUsers*instances)
 		for cycle := range 2 * priceCycles {
 			variants[(cycle+cycle/2)%2].turn(b) // 0 1 1 0: neither always finds the machine as the other one left it
 		}
