@@ -99,7 +99,9 @@ func BenchmarkLoadBudgets(b *testing.B) {
 				streams = append(streams, firstBytes(b, without, with)...)
 				with.Stop()
 				without.Stop()
-				price = append(price, priceOfBudgets(b, instances, start)...)
+				if instances <= 2 { // more of them only share the machine's processors
+					price = append(price, priceOfBudgets(b, instances, start)...)
+				}
 			})
 		}
 	}
