@@ -187,7 +187,7 @@ func (s *Slicer) connectClosed() error {
 func (s *Slicer) send(c *conn, now time.Duration) error {
 	r := s.requests(s.next)
 	s.next++
-	c.buf = render(c.buf[:0], r, c.target.host)
+	c.buf = append(render(c.buf[:0], r, c.target.host), r.Body...)
 	c.parser.reset(r.Method == "HEAD")
 	c.since = int64(now)
 	// A request is small and the connection idle: the kernel takes all of it.

@@ -2,6 +2,8 @@ package load
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -84,5 +86,33 @@ func TestSlicerRefuses(t *testing.T) {
 	defer s.Close()
 	if _, err := s.Run(time.Millisecond); !errors.Is(err, ErrNotLoopback) {
 		t.Errorf("Run() to another machine = %v, want %v", err, ErrNotLoopback)
+	}
+}
+
+// A request's body follows its head.
+func TestSlicerSendsBodies(t *testing.T) {
+	const body = `{"max_tokens": 100}`
+	other := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if got, err := io.ReadAll(r.Body); err != nil || string(got) != body {
+			select {
+			case other <- fmt.Sprintf("%q, %v", got, err):
+			default: // one is enough
+			}
+		}
+	}))
+	defer server.Close()
+	s, err := NewSlicer([]string{addr(server)}, 2, func(int) Request { return Request{Method: "POST", Body: []byte(body)} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if r, err := s.Run(10 * time.Millisecond); err != nil || r.Answers < 2 {
+		t.Errorf("%d answers, %v; want one on each connection at least", r.Answers, err)
+	}
+	select {
+	case got := <-other:
+		t.Errorf("a body was %s; want %q", got, body)
+	default:
 	}
 }

@@ -140,7 +140,7 @@ func (o *intoTheirs) lines(c haproxy.Config, theirs *configuration, stderr io.Wr
 	if err != nil {
 		return lines, err
 	}
-	ours := haproxycfg.Ours{Process: lines.Process, Frontend: lines.Frontend, Frontends: theirs.frontends, Bandwidth: !c.Fitted || c.Bandwidth}
+	ours := haproxycfg.Ours{Process: lines.Process, Frontend: lines.Frontend, Frontends: theirs.frontends, Bandwidth: !c.Fitted || c.Bandwidth, Costs: len(c.Costs) > 0}
 	found := append(theirs.Find(ours), o.examineBuild(ours)...)
 	fatal := 0
 	for _, f := range found {

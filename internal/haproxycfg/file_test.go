@@ -134,6 +134,17 @@ func TestMarksWithoutTheirOtherOne(t *testing.T) {
 	}
 }
 
+// With chroot the agent's sockets are inside it: that of costs, too, if requests cost anything.
+func TestFindChroot(t *testing.T) {
+	const spoe = "HAProxy connects to the agent inside of /jail: start the agent with --spoe unix:/jail/run/sluice/spoa.sock"
+	s := Set{Names: []string{"a.cfg"}, Files: []*File{Parse("global\n  chroot /jail/\nfrontend web\n  mode http\n")}}
+	for costs, want := range map[bool]string{false: spoe, true: spoe + " and --costs-socket unix:/jail/run/sluice/costs.sock"} {
+		if got := s.Find(Ours{Frontends: []string{"web"}, Costs: costs}); !slices.Equal(got, []Finding{{File: "a.cfg", Line: 2, What: want}}) {
+			t.Errorf("with costs %t: Find() = %v, want %q", costs, got, want)
+		}
+	}
+}
+
 // The defaults of an earlier file do not end where a later one begins.
 func TestFindDefaultsOfAnEarlierFile(t *testing.T) {
 	s := Set{

@@ -52,6 +52,7 @@ type Ours struct {
 	Process, Frontend string
 	Frontends         []string
 	Bandwidth         bool // bodies are held
+	Costs             bool // what requests cost is told to the agent
 }
 
 // Find returns what of a configuration cannot coexist with these lines, and what its owner has to know, by file and line.
@@ -310,7 +311,11 @@ func (s Set) findInGlobal(o Ours) []Finding {
 				found = append(found, s.finding(p, true, "several processes (nbproc) cannot share tables: use threads, as HAProxy does by itself from 2.5 on"))
 			// What it binds it binds before; what it connects to it looks for in there, with each connection.
 			case p.says("chroot") && len(p.line.words) > 1:
-				found = append(found, s.finding(p, false, "HAProxy connects to the agent inside of %[1]s: start the agent with --spoe unix:%[1]s/run/sluice/spoa.sock", strings.TrimRight(p.line.words[1], "/")))
+				what := "HAProxy connects to the agent inside of %[1]s: start the agent with --spoe unix:%[1]s/run/sluice/spoa.sock"
+				if o.Costs { // beside that by default, but for an agent that reads HAProxy's variables
+					what += " and --costs-socket unix:%[1]s/run/sluice/costs.sock"
+				}
+				found = append(found, s.finding(p, false, what, strings.TrimRight(p.line.words[1], "/")))
 			case p.says("default-path"):
 				found = append(found, s.finding(p, false, "HAProxy forgets default-path behind a filter spoe: write paths that stand behind the limited frontends from / on"))
 			case p.says("tune.bufsize") && o.Bandwidth:

@@ -17,7 +17,8 @@ type quotaLeft struct {
 	verdict string // instead of "allowed"; "" if that is it
 	limit   string // the limit's name; "" if there is none
 	max     int64
-	left    int64 // requests that it still admits, or of a limit of costs units; 0 to max and its burst
+	unit    string // of a limit of costs; "" is requests
+	left    int64  // requests that it still admits, or of a limit of costs units; 0 to max and its burst
 }
 
 // The verdicts of requests that are allowed for a reason of their own.
@@ -34,14 +35,14 @@ func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dry
 	case of.Tier == limits.ExemptTier:
 		return &quotaLeft{verdict: exemptVerdict}
 	case dry.refused: // as the log's reader would look for it
-		return &quotaLeft{verdict: dryRunVerdict, limit: dry.limit, max: dry.max}
+		return &quotaLeft{verdict: dryRunVerdict, limit: dry.limit, unit: dry.unit, max: dry.max}
 	}
 	s := &quotaLeft{}
 	least := int64(0) // requests
 	// What is nearest to refusing is what leaves the fewest requests such as this one.
-	note := func(limit string, max, left, requests int64) {
+	note := func(limit, unit string, max, left, requests int64) {
 		if s.limit == "" || requests < least {
-			s.limit, s.max, s.left, least = limit, max, left, requests
+			s.limit, s.unit, s.max, s.left, least = limit, unit, max, left, requests
 		}
 	}
 	l.mu.Lock()
@@ -51,7 +52,7 @@ func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dry
 	// over all endpoints come first, as they are asked first.
 	for i, t := range n.tokens {
 		if left, rate, ok := l.coresOf(t.key).tokens.Left(now, t.key, rates[i]); ok {
-			note(rateName(rate, i == whole), int64(rate.Max), int64(left), int64(left))
+			note(rateName(rate, i == whole), "", int64(rate.Max), int64(left), int64(left))
 		}
 	}
 	if n.costs != nil {
@@ -60,14 +61,14 @@ func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dry
 				continue
 			}
 			if left, need, ok := l.coresOf(c.key).costs.Left(now, c.key, c.needs); ok {
-				note(costName(need.Cost, i == whole), need.Cost.Max, left, left/max(1, need.Amount))
+				note(costName(need.Cost, i == whole), need.Cost.Unit, need.Cost.Max, left, left/max(1, need.Amount))
 			}
 		}
 	}
 	if of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce {
 		// A limit in a dry run does not refuse: what it leaves is not what the user has left.
 		if free, known := l.coresOf(n.user).slots.FreeSlots(n.user); known {
-			note(slotReason, int64(of.Concurrent), int64(free), int64(free))
+			note(slotReason, "", int64(of.Concurrent), int64(free), int64(free))
 		}
 	}
 	return s
@@ -81,6 +82,9 @@ func (s *quotaLeft) answer(r *spop.Request) {
 	}
 	if s.limit != "" {
 		r.SetString("class", s.limit)
+		if s.unit != "" {
+			r.SetString("unit", s.unit)
+		}
 		setNumber(r, "limit", s.max)
 		setNumber(r, "remaining", s.left)
 	}
@@ -100,5 +104,6 @@ func setNumber(r *spop.Request, name string, n int64) {
 type dryVerdict struct {
 	refused bool
 	limit   string
+	unit    string // as in quotaLeft
 	max     int64
 }

@@ -101,11 +101,11 @@ func TestVariablesOfCosts(t *testing.T) {
 		{"in a dry run", []args{asks("carol", args{"cost_0": "900"})}, asks("carol", args{"cost_0": "900"}), charged("900")},
 		{"not limited", nil, asks("dave", args{"cost_0": "900"}), vars{}},
 		{"for the access log", []args{asks("alice", args{"cost_0": "300"})}, asks("alice", args{"cost_0": "200", "log": true}),
-			vars{"second": second, "charged_0": "200", "class": "tokens/minute", "limit": uint32(1000), "remaining": uint32(500)}},
+			vars{"second": second, "charged_0": "200", "class": "tokens/minute", "unit": "tokens", "limit": uint32(1000), "remaining": uint32(500)}},
 		{"for the access log, nearer to another limit", nil, asks("bob", args{"cost_0": "10", "log": true}),
 			vars{"second": second, "charged_0": "10", "class": "concurrent-requests", "limit": uint32(2), "remaining": uint32(1)}},
 		{"for the access log, of a dry run", []args{asks("carol", args{"cost_0": "900"})}, asks("carol", args{"cost_0": "900", "log": true}),
-			vars{"second": second, "charged_0": "900", "verdict": "dry-run", "class": "tokens/minute", "limit": uint32(1000), "remaining": uint32(0)}},
+			vars{"second": second, "charged_0": "900", "verdict": "dry-run", "class": "tokens/minute", "unit": "tokens", "limit": uint32(1000), "remaining": uint32(0)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

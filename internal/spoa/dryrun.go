@@ -69,7 +69,7 @@ func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVe
 		if limit, key, would := n.costs.dryRefusal(); would {
 			name := costName(limit, key == whole)
 			l.metrics.dryRefused.WithLabelValues(name).Inc()
-			known = dryVerdict{refused: true, limit: name, max: limit.Max}
+			known = dryVerdict{refused: true, limit: name, unit: limit.Unit, max: limit.Max}
 		}
 	}
 	return known

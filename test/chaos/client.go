@@ -9,11 +9,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/internal/origin"
 	"github.com/sluice-qos/sluice/test/chaos/history"
 )
 
@@ -25,6 +27,9 @@ const (
 	kindWebsocket = "websocket"
 	kindDownload  = "download"
 	kindUpload    = "upload"
+	kindStream    = "stream"                  // of tokens, half of what was asked for
+	kindCheap     = "costs less than it says" // and says 4
+	kindDear      = "costs more than it says" // which is 2
 )
 
 const (
@@ -110,6 +115,7 @@ func (l *load) atRate(ctx context.Context, rate float64, random *rand.Rand, name
 		if i%5 == 0 {
 			q.path = fmt.Sprintf("/sleep/%d", random.IntN(40))
 		}
+		q.price()
 		running.Go(func() { l.send(q); <-places })
 	}
 }
@@ -121,7 +127,9 @@ func (l *load) burst(ctx context.Context, u user) {
 	for i := 0; clock.Sleep(ctx, every*time.Second); i++ {
 		for n := range int(u.rate * every) {
 			running.Go(func() {
-				l.send(request{user: u.name, method: u.method, kind: u.kinds[0], instance: n % len(l.addresses), path: "/"})
+				q := request{user: u.name, method: u.method, kind: u.kinds[0], instance: n % len(l.addresses), path: "/"}
+				q.price()
+				l.send(q)
 			})
 		}
 	}
@@ -162,13 +170,26 @@ type request struct {
 	instance                 int
 	ctx                      context.Context // ends a websocket early; nil never does
 	lasts                    time.Duration   // of a websocket
+	estimate                 int64           // what it says that it will cost
+}
+
+// price has a request of a kind that costs something say how much.
+func (q *request) price() {
+	switch q.kind {
+	case kindStream:
+		q.path, q.estimate = origin.ChatPath+"?ms_per_token=50", 20 // half a second for the half of them
+	case kindCheap:
+		q.path, q.estimate = "/cost/2", 4
+	case kindDear:
+		q.path, q.estimate = "/cost/4", 2
+	}
 }
 
 // send sends a request and writes down what came of it.
 func (l *load) send(q request) (refused bool) {
 	h := history.Request{
 		User: q.user, Kind: q.kind, Method: q.method, Path: q.path, Instance: q.instance,
-		ID: fmt.Sprint(l.next.Add(1)), Sent: time.Now(),
+		ID: fmt.Sprint(l.next.Add(1)), Sent: time.Now(), Estimate: q.estimate,
 	}
 	l.sent.Add(1)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -200,6 +221,9 @@ func (l *load) send(q request) (refused bool) {
 
 func (l *load) exchange(ctx context.Context, q request, h *history.Request) error {
 	var body io.Reader
+	if q.kind == kindStream {
+		body = strings.NewReader(fmt.Sprintf(`{"messages": [{"role": "user", "content": ""}], "max_tokens": %d, "stream": true}`, q.estimate))
+	}
 	meter := &meter{history: l.history, user: q.user, id: h.ID}
 	if q.method == "PUT" {
 		n := int64(100)
@@ -217,10 +241,13 @@ func (l *load) exchange(ctx context.Context, q request, h *history.Request) erro
 	}
 	req.Header["X-User"] = []string{q.user}
 	req.Header[headerID] = []string{h.ID}
+	if q.estimate > 0 {
+		req.Header["X-Chaos-Estimate"] = []string{fmt.Sprint(q.estimate)}
+	}
 	transport := l.alone
 	if reused := l.reused[q.kind]; reused != nil {
 		transport = reused[q.instance]
-	} else if q.kind == kindDownload || q.kind == kindUpload {
+	} else if q.kind != kindNew {
 		transport = l.reused[kindKeepAlive][q.instance]
 	}
 	res, err := transport.RoundTrip(req)

@@ -4,19 +4,25 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/origin"
 	"github.com/sluice-qos/sluice/test/chaos/history"
 	"github.com/sluice-qos/sluice/test/mixed"
 )
 
-// origin is behind the HAProxies. It does as mixed.Origin does, has /socket besides, and writes down what came.
-type origin struct {
+// server is behind the HAProxies. It does as mixed.Origin does, and as the demo origin where answers say what they cost; it has /socket
+// besides, and writes down what came.
+type server struct {
 	history *history.Writer
 	mixed   http.Handler
+	priced  http.Handler
 }
 
-func (o *origin) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+func (o *server) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	a := history.Arrival{ID: q.Header.Get(headerID), User: q.Header.Get("X-User"), Method: q.Method, At: time.Now()}
 	if a.ID == "" { // a health check
 		o.mixed.ServeHTTP(w, q)
@@ -34,8 +40,42 @@ func (o *origin) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		socket(out, &a)
 		return
 	}
+	if q.URL.Path == origin.ChatPath || strings.HasPrefix(q.URL.Path, "/cost/") {
+		o.priced.ServeHTTP(&priced{out, &a}, q)
+		return
+	}
 	o.mixed.ServeHTTP(out, q)
 }
+
+// priced notes what an answer says that it costs, when it says it.
+type priced struct {
+	http.ResponseWriter
+	arrival *history.Arrival
+}
+
+func (p *priced) WriteHeader(status int) {
+	p.note()
+	p.ResponseWriter.WriteHeader(status)
+}
+
+func (p *priced) Write(b []byte) (int, error) {
+	p.note()
+	if said := totalTokens.FindSubmatch(b); said != nil {
+		p.arrival.Cost, _ = strconv.ParseInt(string(said[1]), 10, 64)
+	}
+	return p.ResponseWriter.Write(b)
+}
+
+func (p *priced) note() {
+	if text := p.Header().Get(origin.CostHeader); text != "" {
+		p.arrival.Cost, _ = strconv.ParseInt(text, 10, 64)
+	}
+}
+
+// Unwrap is for http.ResponseController.
+func (p *priced) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+var totalTokens = regexp.MustCompile(`"total_tokens":(\d+)`)
 
 // received counts what comes up.
 type received struct {
@@ -92,12 +132,12 @@ func socket(w http.ResponseWriter, a *history.Arrival) {
 }
 
 // serve serves until the scene is closed.
-func (o *origin) serve(t *Scene) (addr string, err error) {
+func (o *server) serve(t *Scene) (addr string, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
-	o.mixed = mixed.Origin()
+	o.mixed, o.priced = mixed.Origin(), origin.New()
 	server := &http.Server{Handler: o, ReadHeaderTimeout: patience}
 	done := make(chan struct{})
 	go func() {

@@ -69,7 +69,7 @@ func Run(ctx context.Context, o Options) (problems []string, err error) {
 	defer t.Close()
 	path := os.Getenv("PATH")
 	defer os.Setenv("PATH", path)
-	origin := &origin{history: r.history}
+	origin := &server{history: r.history}
 	addr, err := origin.serve(t)
 	if err != nil {
 		return nil, err

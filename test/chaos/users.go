@@ -11,6 +11,12 @@ import (
 // limitFile is what the cluster limits; users says the same for the judge.
 const limitFile = `version: 1
 default_tier: free
+classes:
+  CHAT: {methods: [POST], path_prefix: /v1/chat/completions}
+  PRICED: {methods: [GET], path_prefix: /cost/}
+costs:
+  tokens: {classes: [CHAT], estimate: {json: max_tokens, default: 20}, actual: {json: usage.total_tokens}}
+  credits: {classes: [PRICED], estimate: {header: X-Chaos-Estimate, default: 4}, actual: {header: X-Cost}}
 tiers:
   free: {requests: {GET: 60, PUT: 30}, concurrent: 20}
   hot: {requests: {GET: 40}}
@@ -22,6 +28,8 @@ tiers:
   sockets: {concurrent: 4}
   wide: {bandwidth: {down: 4MiB, up: 2MiB}}
   crowd: {requests: {GET: 5000}}
+  talking: {costs: {tokens: {minute: 2000}}}
+  spending: {costs: {credits: {second: 40}}}
 users:
   "hot-*": hot
   "all-*": all
@@ -32,6 +40,9 @@ users:
   "socket-*": sockets
   "wide-*": wide
   "crowd-*": crowd
+  "talk-*": talking
+  "cheap-*": spending
+  "dear-*": spending
 `
 
 // otherLimitFile replaces it for a while: "hot" and "busy" have other limits.
@@ -74,7 +85,7 @@ var (
 	three = []string{kindKeepAlive, kindNew, kindHTTP2}
 )
 
-// users are all but those who are new each time. Offered are some 400 requests a second.
+// users are all but those who are new each time. Offered are some 480 requests a second.
 var users = []user{
 	{"cold-0", steady, one, 5, 0, "GET", free[0]},
 	{"cold-1", steady, []string{kindNew}, 4, 0, "GET", free[0]},
@@ -89,6 +100,10 @@ var users = []user{
 	{"busy-0", closed, three, 0, 12, "GET", history.Limit{Concurrent: 6}},
 	{"wait-0", closed, one, 0, 10, "GET", history.Limit{Concurrent: 6, Wait: 2 * time.Second}},
 	{"socket-0", sockets, nil, 0, 7, "GET", history.Limit{Concurrent: 4}},
+	// Each of these asks for more than it may: twice as much as it costs, or half.
+	{"talk-0", bursts, []string{kindStream}, 17, 0, "POST", history.Limit{Costs: map[string]int{"minute": 2000}}},
+	{"cheap-0", steady, []string{kindCheap}, 40, 0, "GET", history.Limit{Costs: map[string]int{"second": 40}}},
+	{"dear-0", steady, []string{kindDear}, 20, 0, "GET", history.Limit{Costs: map[string]int{"second": 40}, Debt: true}},
 	{"wide-0", transfer, []string{kindDownload, kindUpload, kindHTTP2}, 0, 5, "GET", history.Limit{Down: 4 << 20, Up: 2 << 20}},
 }
 

@@ -24,6 +24,7 @@ type Request struct {
 	Error                    string `json:",omitempty"` // why there was no answer, or not all of it
 	Reason                   string `json:",omitempty"` // the header Sluice-Reason
 	Up, Down                 int64  // bytes of bodies that the client sent and received
+	Estimate                 int64  `json:",omitempty"` // what the request said that it will cost
 }
 
 // Arrival is the origin's line: a request that was admitted, when it is over.
@@ -32,6 +33,7 @@ type Arrival struct {
 	Method    string
 	At, Ended time.Time
 	Up, Down  int64 // bytes of bodies that the origin received and sent
+	Cost      int64 `json:",omitempty"` // what its answer said that it has cost; 0: it said nothing, or was cut before
 }
 
 // Transfer is a line of each 100 ms of a long transfer, of the side that receives: how much came since the line
@@ -61,6 +63,8 @@ type Limit struct {
 	Concurrent int            // requests in progress
 	Wait       time.Duration  // for how long they wait for a slot
 	Down, Up   int64          // bytes a second
+	Costs      map[string]int `json:",omitempty"` // of all the user's requests that say what they cost, by "second" and "minute"
+	Debt       bool           `json:",omitempty"` // requests may cost more than they say: one window may have twice the limit, and the next ones pay for it
 	From       time.Time
 }
 

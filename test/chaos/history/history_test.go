@@ -14,11 +14,11 @@ func TestWrittenAndRead(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 5, time.UTC)
 	want := &History{
 		Run:       Run{Seed: 7, Store: "single", Instances: 3, Begin: at},
-		Requests:  []Request{{User: "hot", Kind: "http2", Method: "GET", Path: "/", Instance: 2, ID: "1", Sent: at, Done: at.Add(time.Second), Status: 429, Reason: "rate"}, {ID: "2", Error: "reset"}},
-		Arrivals:  []Arrival{{ID: "1", User: "hot", Method: "GET", At: at, Ended: at, Up: 3, Down: 5}},
+		Requests:  []Request{{User: "hot", Kind: "http2", Method: "GET", Path: "/", Instance: 2, ID: "1", Sent: at, Done: at.Add(time.Second), Status: 429, Reason: "rate", Estimate: 4}, {ID: "2", Error: "reset"}},
+		Arrivals:  []Arrival{{ID: "1", User: "hot", Method: "GET", At: at, Ended: at, Up: 3, Down: 5, Cost: 2}},
 		Transfers: []Transfer{{User: "wide", ID: "9", At: at, Down: 1 << 40}},
 		Faults:    []Fault{{Name: "kill", Target: "spoa-1", Begin: at, End: at}},
-		Limits:    []Limit{{User: "hot", Class: "*", Requests: map[string]int{"second": 50}, From: at}},
+		Limits:    []Limit{{User: "hot", Class: "*", Requests: map[string]int{"second": 50}, Costs: map[string]int{"minute": 9}, Debt: true, From: at}},
 		Quiets:    []Quiet{{Begin: at, End: at}},
 		Leaks:     []Leak{{At: at, Place: "redis", Holder: "key", What: "slots", Count: 1}},
 	}

@@ -44,12 +44,12 @@ type allowance struct {
 	rows    []string
 	because string
 
-	requests, inProgress, bytes part // at most so much of the limit is admitted, in progress, moved
+	requests, inProgress, bytes, costs part // at most so much of the limit is admitted, in progress, moved, spent
 	// HAProxy admits what it may admit of the default tier, whose limit may be larger than the user's own.
 	byDefault bool
 	fails     victims
 	// Users may be refused who had at least so much of their limit.
-	refusedRate, refusedInProgress *part
+	refusedRate, refusedInProgress, refusedCost *part
 	// For so long after it began nobody has noticed it: users may be refused, whatever they had.
 	unnoticed time.Duration
 	recovery  time.Duration
@@ -61,10 +61,11 @@ type allowance struct {
 }
 
 // normal is what holds where nothing is broken. Refusals below 0.6 of a limit are too early: HAProxies have a quarter of it
-// between them as credit, and agents lease some of the rest ahead. Who counted each request twice would refuse at half.
+// between them as credit, and agents lease some of the rest ahead. Who counted each request twice would refuse at half. Of costs nobody has anything
+// ahead; but a correction is sent once, and a few of a burst may be lost. Who gave nothing back would refuse those at half who say twice what they cost.
 var normal = allowance{
-	requests: whole, inProgress: whole, bytes: whole,
-	refusedRate: &part{whole: 0.6}, refusedInProgress: &part{whole: 0.6},
+	requests: whole, inProgress: whole, bytes: whole, costs: whole,
+	refusedRate: &part{whole: 0.6}, refusedInProgress: &part{whole: 0.6}, refusedCost: &part{whole: 0.8},
 }
 
 // firstSecond is how much of the limit the first second of a transfer may move (test/integration/bandwidth_test.go).
@@ -79,6 +80,8 @@ func (a *allowance) bound(o *Observation, n int, instance int) float64 {
 		return a.ofLimit(a.inProgress, o, n)
 	case Bytes:
 		return max(1, a.bytes.of(n)) * firstSecond
+	case Costs:
+		return max(1, a.costs.of(n))
 	case Failed:
 		if a.mayFail(o, instance) {
 			return math.Inf(1)
@@ -87,6 +90,8 @@ func (a *allowance) bound(o *Observation, n int, instance int) float64 {
 		return a.refusal(a.refusedRate, normal.refusedRate, o, n, instance)
 	case RefusedInProgress:
 		return a.refusal(a.refusedInProgress, normal.refusedInProgress, o, n, instance)
+	case RefusedCost:
+		return a.refusal(a.refusedCost, normal.refusedCost, o, n, instance)
 	case Linear:
 		if a.requests != whole && a.requests != nothing || a.inProgress != whole && a.inProgress != nothing || a.refusedRate != nil && a != &normal {
 			return math.Inf(1)

@@ -32,6 +32,8 @@ type version struct {
 	burst      map[rate]int
 	concurrent int
 	down, up   int64
+	costs      map[string]int // by window
+	debt       bool           // requests may cost more than they say
 }
 
 // versionsOf brings a user's records together, in the order of their times.
@@ -40,7 +42,7 @@ func versionsOf(records []history.Limit) []version {
 	slices.SortStableFunc(records, func(a, b history.Limit) int { return a.From.Compare(b.From) })
 	for _, r := range records {
 		if len(all) == 0 || !all[len(all)-1].from.Equal(r.From) {
-			all = append(all, version{from: r.From, requests: map[rate]int{}, burst: map[rate]int{}})
+			all = append(all, version{from: r.From, requests: map[rate]int{}, burst: map[rate]int{}, costs: map[string]int{}})
 		}
 		v := &all[len(all)-1]
 		for window, limit := range r.Requests {
@@ -51,6 +53,12 @@ func versionsOf(records []history.Limit) []version {
 		if r.Burst > 0 {
 			v.burst[rate{r.Class, "second"}] = r.Burst
 		}
+		for window, limit := range r.Costs {
+			if limit > 0 && windows[window] > 0 {
+				v.costs[window] = limit
+			}
+		}
+		v.debt = v.debt || r.Debt
 		v.concurrent, v.down, v.up = max(v.concurrent, r.Concurrent), max(v.down, r.Down), max(v.up, r.Up)
 	}
 	return all

@@ -13,9 +13,11 @@ const (
 	Requests          Property = iota // admitted requests of a window ÷ limit
 	InProgress                        // requests in progress ÷ limit
 	Bytes                             // bytes of a second ÷ limit
+	Costs                             // what the admitted requests of a window cost ÷ limit
 	Failed                            // requests without an answer, or with one that an origin did not give
 	RefusedRate                       // the share of a rate limit that a refused user had used
 	RefusedInProgress                 // the share of the limit of requests in progress that a refused user had in use
+	RefusedCost                       // the share of a limit of costs that a refused user may have been charged, the refused request included
 	Linear                            // windows whose admissions and refusals no order explains
 	Leaked                            // what is held after a quiet time
 	Exact                             // seconds from the end of a fault until everything was exact again
@@ -23,7 +25,7 @@ const (
 )
 
 var propertyNames = [properties]string{
-	"requests ÷ limit", "in progress ÷ limit", "bytes ÷ limit", "failed", "refused at (rate)", "refused at (in progress)",
+	"requests ÷ limit", "in progress ÷ limit", "bytes ÷ limit", "cost ÷ limit", "failed", "refused at (rate)", "refused at (in progress)", "refused at (cost)",
 	"not linearizable", "leaked", "exact after",
 }
 
@@ -31,10 +33,12 @@ var propertyNames = [properties]string{
 func (p Property) String() string { return propertyNames[p] }
 
 // lowerIsWorse reports whether a bound is the least value that is allowed.
-func (p Property) lowerIsWorse() bool { return p == RefusedRate || p == RefusedInProgress }
+func (p Property) lowerIsWorse() bool {
+	return p == RefusedRate || p == RefusedInProgress || p == RefusedCost
+}
 
 // ofLimit reports whether values are parts of a limit.
-func (p Property) ofLimit() bool { return p <= Bytes || p.lowerIsWorse() }
+func (p Property) ofLimit() bool { return p <= Costs || p.lowerIsWorse() }
 
 // counted reports whether a cell shows how many there were in all, and not the worst one.
 func (p Property) counted() bool { return p == Failed || p == Linear || p == Leaked }

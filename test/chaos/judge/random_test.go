@@ -214,7 +214,8 @@ func TestOrderIsBounded(t *testing.T) {
 func FuzzJudge(f *testing.F) {
 	var file bytes.Buffer
 	w := history.NewWriter(&file)
-	s := newScene().limit("hot", 5, 2, 1000).refuse("hot", 300, "request-rate").transfer("hot", 500, 100).leak("hot").fault(history.Kill, "agent-1", 0, 900)
+	s := newScene().limit("hot", 5, 2, 1000).refuse("hot", 300, "request-rate").transfer("hot", 500, 100).leak("hot").fault(history.Kill, "agent-1", 0, 900).
+		costs("rich", 40, 0, true).spends("rich", 2, 700, 4, 2).overspend("rich", 900, 4)
 	history.Write(w, s.Run)
 	for _, r := range s.Requests {
 		history.Write(w, r)
@@ -228,7 +229,9 @@ func FuzzJudge(f *testing.F) {
 	for _, x := range s.Faults {
 		history.Write(w, x)
 	}
-	history.Write(w, s.Limits[0])
+	for _, x := range s.Limits {
+		history.Write(w, x)
+	}
 	history.Write(w, s.Leaks[0])
 	if err := w.Close(); err != nil {
 		f.Fatal(err)

@@ -15,6 +15,8 @@ func refused(r *history.Request) (by Property, yes bool) {
 	switch {
 	case r.Reason == "concurrent-requests":
 		return RefusedInProgress, true
+	case r.Reason == "cost":
+		return RefusedCost, true
 	case r.Reason == "request-rate", r.Reason == "" && r.Status == http.StatusTooManyRequests:
 		return RefusedRate, true
 	}
@@ -110,7 +112,7 @@ func (t *trial) judgeRefusals(a *account) {
 	p := t.possibleOf(a)
 	for _, r := range a.requests {
 		by, yes := refused(r)
-		if !yes {
+		if !yes || by == RefusedCost { // see judgeCostRefusals
 			continue
 		}
 		o := Observation{Property: by, User: a.user, Instance: r.Instance, Begin: r.Sent, End: r.Done, Limit: math.Inf(1)}

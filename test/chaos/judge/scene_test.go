@@ -64,6 +64,26 @@ func (s *scene) refuse(user string, at int, reason string) *scene {
 	return s.request(user, at, func(r *history.Request) { r.Status, r.Reason = 429, reason })
 }
 
+// costs gives a user a limit of costs in a second and in a minute, from the begin on; 0 is none.
+func (s *scene) costs(user string, second, minute int, debt bool) *scene {
+	s.Limits = append(s.Limits, history.Limit{User: user, Costs: map[string]int{"second": second, "minute": minute}, Debt: debt, From: begin})
+	return s
+}
+
+// spends has n requests answered, one a millisecond from at on, that say they cost so much, and do cost another number: 0 if no answer says it.
+func (s *scene) spends(user string, n, at, estimate, cost int) *scene {
+	s.admits(user, n, at)
+	for i := range n {
+		s.Requests[len(s.Requests)-1-i].Estimate, s.Arrivals[len(s.Arrivals)-1-i].Cost = int64(estimate), int64(cost)
+	}
+	return s
+}
+
+// overspend has a request refused that says that it costs so much.
+func (s *scene) overspend(user string, at, estimate int) *scene {
+	return s.request(user, at, func(r *history.Request) { r.Status, r.Reason, r.Estimate = 429, "cost", int64(estimate) })
+}
+
 func (s *scene) fault(name, target string, from, to int) *scene {
 	s.Faults = append(s.Faults, history.Fault{Name: name, Target: target, Begin: ms(from), End: ms(to)})
 	return s

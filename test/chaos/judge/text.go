@@ -150,7 +150,9 @@ func (o *Observation) String() string {
 		return fmt.Sprintf("%s moved %.0f of %.0f %s from %s on", user, o.Count, o.Limit, o.What, at)
 	case Failed:
 		return fmt.Sprintf("%s got no answer through instance %d, or half of one, or an error, from %s to %s", user, o.Instance, at, o.End.UTC().Format("15:04:05.000"))
-	case RefusedRate, RefusedInProgress:
+	case Costs:
+		return fmt.Sprintf("%s was answered what cost %.0f of %.0f %s from %s on", user, o.Count, o.Limit, o.What, at)
+	case RefusedRate, RefusedInProgress, RefusedCost:
 		if math.IsInf(o.Limit, 1) {
 			return fmt.Sprintf("%s was refused through instance %d without a limit at %s", user, o.Instance, at)
 		}

@@ -19,6 +19,9 @@ type Options struct {
 	// Settle is how long a user may be refused who was at their limit of requests in progress and is no more: until
 	// polygen has heard it and HAProxy is told. Default 1 s.
 	Settle time.Duration
+	// Correct is how long after a request is over the correction of what it was charged may be on its way: HAProxy and agents collect them for
+	// 5 ms each. Default 300 ms, for a machine on which everything runs at once.
+	Correct time.Duration
 	// Aftermath is how long after a fault something that is not exact is taken for its consequence. Default 30 s.
 	Aftermath time.Duration
 	// Steps bounds the search for an order in one window. Default 200 000.
@@ -27,7 +30,7 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	for field, value := range map[*time.Duration]time.Duration{
-		&o.Slack: 10 * time.Millisecond, &o.Follow: 3 * time.Second, &o.Settle: time.Second, &o.Aftermath: 30 * time.Second,
+		&o.Slack: 10 * time.Millisecond, &o.Follow: 3 * time.Second, &o.Settle: time.Second, &o.Correct: 300 * time.Millisecond, &o.Aftermath: 30 * time.Second,
 	} {
 		if *field == 0 {
 			*field = value
@@ -45,6 +48,7 @@ type admission struct {
 	id, method     string
 	sent, at, over time.Time
 	up, down       int64
+	cost           int64     // what its answer said; 0: nothing
 	done           time.Time // when the client had its answer; zero if its line is missing
 }
 
@@ -121,7 +125,7 @@ func newTrial(h *history.History, o Options) *trial {
 const unknownSent = 10 * time.Second
 
 func admissionOf(a *history.Arrival, r *history.Request) admission {
-	x := admission{id: a.ID, method: a.Method, sent: a.At.Add(-unknownSent), at: a.At, over: a.Ended, up: a.Up, down: a.Down}
+	x := admission{id: a.ID, method: a.Method, sent: a.At.Add(-unknownSent), at: a.At, over: a.Ended, up: a.Up, down: a.Down, cost: a.Cost}
 	if r != nil {
 		x.sent, x.done, x.up, x.down = r.Sent, r.Done, a.Up, r.Down
 		if r.Done.Before(a.Ended) || a.Ended.IsZero() {

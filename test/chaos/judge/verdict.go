@@ -86,7 +86,9 @@ func Judge(h *history.History, o Options) (*Report, error) {
 		t.judgeInProgress(a)
 		t.judgeBytes(a)
 		t.judgeFailed(a)
+		t.judgeCosts(a)
 		t.judgeRefusals(a)
+		t.judgeCostRefusals(a)
 		t.judgeOrder(a, &b.report.Windows)
 		b.report.Requests += len(a.requests)
 		b.report.Admitted += len(a.admitted)
@@ -190,7 +192,7 @@ func (f *fault) place() place {
 // together is what faults allow that count at the same time. Each lets requests pass in its own way, and so what they
 // allow beyond what always holds is added; but Redis, which a machine that stands still is, too, cannot be more than away.
 func (b *bench) together(active []*fault, o *Observation, usual float64) float64 {
-	if o.Property > Bytes {
+	if o.Property > Costs {
 		bound := usual
 		for _, f := range active {
 			if allowed := f.allows(o, b.instances); o.Property.looser(allowed, bound) {

@@ -1,0 +1,175 @@
+package judge
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/test/chaos/history"
+)
+
+// costWindows are the windows in which any of the versions limits costs, sorted.
+func costWindows(all []version) []string {
+	set := map[string]bool{}
+	for _, v := range all {
+		for window := range v.costs {
+			set[window] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+func costsOf(window string) func(version) int64 {
+	return func(v version) int64 { return int64(v.costs[window]) }
+}
+
+// withDebt is what the requests of one window may cost at most: those that cost more than they said owe it to the next one.
+func withDebt(window string) func(version) int64 {
+	return func(v version) int64 {
+		if v.debt {
+			return 2 * int64(v.costs[window])
+		}
+		return int64(v.costs[window])
+	}
+}
+
+// judgeCosts compares what the admitted requests of each window cost with the limit.
+func (t *trial) judgeCosts(a *account) {
+	for _, window := range costWindows(a.versions) {
+		r := rate{window: window}
+		var spans []load.Span // one of each unit that was spent
+		for _, x := range a.admitted {
+			span := load.Span{First: r.index(x.sent.Add(-t.Slack)), Last: r.index(x.at.Add(t.Slack))}
+			spans = append(spans, slices.Repeat([]load.Span{span}, int(min(x.cost, maxCost)))...)
+		}
+		observe := func(index int64, n int) Observation {
+			from, to := r.begin(index), r.begin(index+1)
+			return Observation{
+				Property: Costs, User: a.user, Instance: -1, What: "in a " + window, Begin: from, End: to,
+				Count: float64(n), Limit: most(inForce(a.versions, from, to, t.Follow), withDebt(window)), Default: math.Inf(1),
+			}
+		}
+		for _, o := range t.attribute(spans, observe) {
+			if o.Count > 0 && !math.IsInf(o.Limit, 1) {
+				t.tell(o)
+			}
+		}
+		t.judgeDebt(a, r)
+	}
+}
+
+// maxCost bounds what one request of a history costs, whatever the file says.
+const maxCost = 10_000
+
+// judgeDebt compares, of a user whose requests cost more than they say, what windows in a row have certainly cost with their limits and
+// the one limit that the last of them may owe: for each window, of all rows that end with it, the one that has most beyond its limits.
+func (t *trial) judgeDebt(a *account, r rate) {
+	if !slices.ContainsFunc(a.versions, func(v version) bool { return v.debt }) {
+		return
+	}
+	certain := map[int64]int64{}
+	for _, x := range a.admitted {
+		if i := r.index(x.sent.Add(-t.Slack)); x.cost > 0 && i == r.index(x.at.Add(t.Slack)) {
+			certain[i] += min(x.cost, maxCost)
+		}
+	}
+	if len(certain) == 0 {
+		return
+	}
+	all := slices.Sorted(maps.Keys(certain))
+	var row Observation // Limit is without the debt
+	for i := all[0]; i <= all[len(all)-1]; i++ {
+		limit := most(inForce(a.versions, r.begin(i), r.begin(i+1), t.Follow), costsOf(r.window))
+		if row.Count <= row.Limit {
+			row = Observation{Property: Costs, User: a.user, Instance: -1, What: "in windows of a " + r.window + " in a row", Begin: r.begin(i), Default: math.Inf(1)}
+		}
+		row.End, row.Count, row.Limit = r.begin(i+1), row.Count+float64(certain[i]), row.Limit+limit
+		if !math.IsInf(limit, 1) && row.Count > 0 {
+			o := row
+			o.Limit += limit
+			t.tell(o)
+		}
+	}
+}
+
+// A charge is what a request may have been charged: its estimate, until a while after its answer said what it cost.
+type charge struct {
+	sent, decided, settled time.Time // settled is zero if its answer said no cost
+	estimate, cost         int64
+}
+
+// at is the most that it may have been charged at a time.
+func (c *charge) at(at time.Time) int64 {
+	if c.settled.IsZero() || c.settled.After(at) {
+		return max(c.estimate, c.cost)
+	}
+	return c.cost
+}
+
+// chargesOf are those of all requests of a user but refused ones, also of those that failed, by sent.
+func (t *trial) chargesOf(a *account) (all []charge) {
+	costs := map[string]admission{}
+	for _, x := range a.admitted {
+		costs[x.id] = x
+	}
+	for _, r := range a.requests {
+		if _, yes := refused(r); yes || r.Estimate == 0 {
+			continue
+		}
+		c := charge{sent: r.Sent, decided: r.Done, estimate: r.Estimate}
+		if x, came := costs[r.ID]; came {
+			c.decided, c.cost = x.at, x.cost
+			if x.cost > 0 {
+				c.settled = x.over.Add(t.Correct)
+			}
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// judgeCostRefusals tells of each refusal for its cost how much of the limit may have been charged, with what it would have been itself. What is
+// kept of requests that are over would be seen here: users are refused who have hardly spent anything.
+func (t *trial) judgeCostRefusals(a *account) {
+	charges := t.chargesOf(a)
+	for _, q := range a.requests {
+		if by, yes := refused(q); !yes || by != RefusedCost {
+			continue
+		}
+		o := Observation{Property: RefusedCost, User: a.user, Instance: q.Instance, Begin: q.Sent, End: q.Done, Limit: math.Inf(1)}
+		versions := inForce(a.versions, q.Sent, q.Done, t.Follow)
+		for _, window := range costWindows(versions) {
+			t.nearestCost(&o, charges, q, rate{window: window}, versions)
+		}
+		t.tell(o)
+	}
+}
+
+// nearestCost takes the window of which most was charged when a request was refused.
+func (t *trial) nearestCost(o *Observation, charges []charge, q *history.Request, r rate, versions []version) {
+	limit := least(versions, costsOf(r.window))
+	for i := r.index(q.Sent.Add(-t.Slack)); i <= r.index(q.Done.Add(t.Slack)); i++ {
+		charged := q.Estimate
+		if slices.ContainsFunc(versions, func(v version) bool { return v.debt }) {
+			charged += int64(limit) // of the window before, whatever that was
+		}
+		first, _ := slices.BinarySearchFunc(charges, r.begin(i).Add(-longestWait), func(c charge, at time.Time) int { return c.sent.Compare(at) })
+		for _, c := range charges[first:] {
+			if c.sent.After(q.Done.Add(t.Slack)) {
+				break
+			}
+			if r.index(c.sent.Add(-t.Slack)) <= i && i <= r.index(c.decided.Add(t.Slack)) {
+				charged += c.at(q.Sent)
+			}
+		}
+		if value := float64(charged) / limit; value >= o.Value() {
+			// Since the window's begin: what was lost then stays charged until its end.
+			o.Count, o.Limit, o.What, o.Begin = float64(charged), limit, "charged in a "+r.window, r.begin(i)
+		}
+	}
+}
+
+// longestWait is for how long a request may be on its way to a verdict: the patience of clients.
+const longestWait = 15 * time.Second
