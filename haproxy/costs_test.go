@@ -454,6 +454,26 @@ func TestSettledWhenTheAgentIsBack(t *testing.T) {
 	c.disconnects(t)
 }
 
+// A connection that is in use all the time lives on, although the agent never says anything: from 3.0 on HAProxy ends one
+// on which nothing was heard for as long as its time-out.
+func TestSettledOverAConnectionInUse(t *testing.T) {
+	t.Parallel()
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("X-Cost", "40")
+	}})
+	c.charge("100")
+	want := map[string]int64{"ann exports 1764003600": 0}
+	// Longer than lua/costs.lua's time-out of a connection that is not there yet. No pause is one in which it would be closed.
+	for began := time.Now(); time.Since(began) < 2500*time.Millisecond; time.Sleep(50 * time.Millisecond) {
+		c.get(t, "X-User: ann")
+		want["ann exports 1764003600"] -= 60
+	}
+	c.wantSettled(t, want)
+	if n := c.counted(t, "sluice_settle_dropped_corrections_total"); n != 0 {
+		t.Errorf("%v corrections dropped, want none", n)
+	}
+}
+
 // A process that a reload has told to end settles the answers that come after it, while it lives.
 func TestSettledAfterAReload(t *testing.T) {
 	t.Parallel()
