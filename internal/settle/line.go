@@ -17,10 +17,11 @@ type Correction struct {
 	User   string
 }
 
-// A line is a correction, or how often something happened in HAProxy.
+// A line is a correction, how often something happened in HAProxy, or a question.
 type line struct {
-	correction          Correction // if both counts are 0
+	correction          Correction // if all others are zero
 	dropped, unreadable int64
+	unheard             string // the id of a question
 }
 
 const (
@@ -32,6 +33,9 @@ const (
 	maxSecond = 9_999_999_999
 )
 
+// A question's id is a UUID in HAProxy's spelling.
+var questionID = regexp.MustCompile(`^[0-9a-f-]{36}$`)
+
 var unitName = regexp.MustCompile(`^[a-z0-9]+(?:[_-][a-z0-9]+)*$`)
 
 // Errors of a line say which part of it is wrong. None has anything of the line in it: keys are people's names.
@@ -42,6 +46,7 @@ var (
 	errChange = errors.New("no change of a cost")
 	errUser   = errors.New("no key of a user")
 	errCount  = errors.New("no count")
+	errID     = errors.New("no id of a question")
 )
 
 // parse reads a line without its end.
@@ -54,6 +59,11 @@ func parse(text []byte) (line, error) {
 	case len(parts) == 2 && string(parts[0]) == "unreadable":
 		n, err := number(parts[1], 1, maxSecond, errCount)
 		return line{unreadable: n}, err
+	case len(parts) == 2 && string(parts[0]) == "unheard":
+		if !questionID.Match(parts[1]) {
+			return line{}, errID
+		}
+		return line{unheard: string(parts[1])}, nil
 	case len(parts) != 4:
 		return line{}, errParts
 	}

@@ -26,7 +26,8 @@ type rig struct {
 
 	mu    sync.Mutex
 	heard []Correction
-	most  int // corrections at a time
+	late  []string // questions
+	most  int      // corrections at a time
 }
 
 func newRig(t *testing.T, o Options) *rig {
@@ -47,6 +48,11 @@ func newRig(t *testing.T, o Options) *rig {
 		defer r.mu.Unlock()
 		r.heard = append(r.heard, batch...)
 		r.most = max(r.most, len(batch))
+	}
+	o.Unheard = func(question string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.late = append(r.late, question)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	listener, ended := New(o), make(chan error, 1)
@@ -100,10 +106,14 @@ func (r *rig) counted(t *testing.T, name string) float64 {
 func TestListenerHearsCorrections(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, Options{})
-	r.say(t, "1764003600 tokens -812 alice\n1764003601 exports 1000000000000 @api/Ann Lee\ndropped 12\nunreadable 3\n1 a 1 ~\n")
+	const question = "a12b8d44-8b5c-4d3e-9c0a-0123456789ab"
+	r.say(t, "unheard "+question+"\n1764003600 tokens -812 alice\n1764003601 exports 1000000000000 @api/Ann Lee\ndropped 12\nunreadable 3\n1 a 1 ~\n")
 	want := []Correction{{1764003600, "tokens", -812, "alice"}, {1764003601, "exports", 1000000000000, "@api/Ann Lee"}, {1, "a", 1, "~"}}
 	if got := r.take(); !slices.Equal(got, want) {
 		t.Errorf("heard %v, want %v", got, want)
+	}
+	if !slices.Equal(r.late, []string{question}) {
+		t.Errorf("heard of the questions %q, want %q", r.late, question)
 	}
 	for name, want := range map[string]float64{
 		"sluice_settle_corrections_total": 3, "sluice_settle_dropped_corrections_total": 12,
@@ -124,6 +134,9 @@ func TestListenerClosesOnBadLines(t *testing.T) {
 	for name, bad := range map[string]string{
 		"empty":              "",
 		"a word":             "hello",
+		"no question":        "unheard ",
+		"half a question":    "unheard a12b8d44-8b5c-4d3e-9c0a",
+		"a question of text": "unheard " + strings.Repeat("x", 36),
 		"three parts":        "1 tokens 5",
 		"a second of nobody": "-1 tokens 5 alice",
 		"a sign":             "+1 tokens 5 alice",

@@ -18,6 +18,7 @@ type question struct {
 	seen     concurrency.Count // what HAProxy's table says of the user
 	inLine   bool              // it has been told to wait for a slot
 	log      bool              // the access log wants to know what is left
+	id       string            // no other question has it, but for that of the same request in line; "": the request costs nothing
 
 	credit haproxyCredit
 	costs  askedCosts
@@ -42,6 +43,7 @@ func readQuestion(r *spop.Request) question {
 	q.verb, _ = r.Arg("class")
 	q.op, _ = r.Arg("op")
 	_, q.log = r.Arg("log")
+	q.id, _ = r.Arg("id")
 	q.seen = concurrency.Count{Tracked: numberArg(r, "tracked", 32), Active: numberArg(r, "active", 32), Process: numberArg(r, "process", 63)}
 	q.costs = readCosts(r)
 	c := &q.credit
