@@ -128,30 +128,23 @@ func ofClass(number int, u limits.CostUnit) string {
 	return fmt.Sprintf(" costs_%d", number)
 }
 
-// tellUnheard tells the agent that no verdict about a question was heard in time. The agent may have charged the request, or be
-// about to, and gives that back.
-const tellUnheard = `    http-request set-var(txn.sluice_told_unheard) str("unheard "),concat(,txn.sluice_question),lua.sluice_settle if `
-
 // question adds the rules that give the question of a request which may cost something an id, and those for one
 // that HAProxy heard no verdict about in time. If it passed at once, as others do, a user whose requests come all together
 // would be far above their limit whenever the agent is short of time. So it is asked once more, and an agent that lives answers.
-// Then it passes, and what its answer says is charged as if nothing had been.
+// Then it passes, and what its answer says is charged as if nothing had been. What nearly all requests have is looked at in as
+// few conditions as possible.
 func (r *costRules) question(units []limits.CostUnit) {
 	// Interrupted (4 since 3.1, 5 before): the client aborted while it was asked.
-	r.late = "    acl late         var(txn.sluice_late) -m found\n" +
-		"    http-request set-var(txn.sluice_late) int(1) if !agent_down { var(txn.sluice_question) -m found } { var(txn.sluice.err) -m found } !{ var(txn.sluice.err) -m int 4 5 }\n" +
-		tellUnheard + "late\n" +
-		"    http-request set-var(txn.sluice_question) uuid() if late\n" +
-		"    http-request unset-var(txn.sluice.err) if late\n" +
-		"    http-request send-spoe-group sluice-wait start if late\n"
-	r.unheard = tellUnheard + "unheard { var(txn.sluice_question) -m found }\n" +
+	r.late = "    http-request lua.sluice_ask_again if { var(txn.sluice.err) -m found } { var(txn.sluice_question) -m found } !{ var(txn.sluice.err) -m int 4 5 } !agent_down\n" +
+		"    http-request send-spoe-group sluice-wait start if { var(txn.sluice_late) -m found }\n"
+	r.unheard = "    http-request lua.sluice_tell_unheard if unheard { var(txn.sluice_question) -m found }\n" +
 		"    http-request set-var(txn.sluice.second) date() if unheard !exempt\n"
 	// One rule will do if all requests cost something of a unit.
 	every := slices.IndexFunc(units, func(u limits.CostUnit) bool { return u.Classes == nil })
 	for i, u := range units {
 		class := ofClass(i, u)
 		if every < 0 || i == every {
-			r.estimates += fmt.Sprintf("    http-request set-var(txn.sluice_question) uuid() if !refused !exempt !agent_down%s\n", class)
+			r.estimates += fmt.Sprintf("    http-request set-var(txn.sluice_question) rand() if !refused !exempt !agent_down%s\n", class)
 		}
 		r.unheard += fmt.Sprintf("    http-request set-var(txn.sluice.charged_%d) int(0) if unheard !exempt%s\n", i, class)
 	}

@@ -38,7 +38,7 @@ type costRig struct {
 
 	mu      sync.Mutex
 	settled []settling.Correction
-	unheard []string // questions
+	unheard []settling.Question
 }
 
 // units are those of most tests, in the order of their names.
@@ -76,7 +76,7 @@ func (c *costRig) listen(t testing.TB, path string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.settled = append(c.settled, batch...)
-	}, Unheard: func(question string) {
+	}, Unheard: func(question settling.Question) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.unheard = append(c.unheard, question)
@@ -322,15 +322,15 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 		}
 		return nil
 	})
-	var asked []string
+	var asked []settling.Question
 	for _, q := range c.takeTold(t) {
-		asked = append(asked, q.ID)
+		asked = append(asked, settling.Question{ID: q.ID, User: q.User})
 	}
 	proctest.Eventually(t, "the questions", func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if len(asked) != 8 || !slices.Equal(c.unheard, asked) {
-			return fmt.Errorf("heard nothing of %q, want of all of %q", c.unheard, asked)
+			return fmt.Errorf("heard nothing of %v, want of all of %v", c.unheard, asked)
 		}
 		return nil
 	})
@@ -354,7 +354,7 @@ func TestVerdictsAboutLateCosts(t *testing.T) {
 		w.Header().Set("X-Cost", "40")
 	}})
 	// The first question about each user waits until the second one has its answer.
-	first, done := map[string]string{}, make(chan struct{})
+	first, done := map[string]int64{}, make(chan struct{})
 	var mu sync.Mutex
 	c.answerTold(func(q told) vars {
 		mu.Lock()
@@ -363,7 +363,7 @@ func TestVerdictsAboutLateCosts(t *testing.T) {
 			first[q.User] = q.ID
 		}
 		mu.Unlock()
-		if q.Message != "start-message" || q.ID == "" || q.ID == id || q.Units != "exports tokens" || q.Costs[0] != "7" {
+		if q.Message != "start-message" || q.ID < 0 || asked && q.ID == id || q.Units != "exports tokens" || q.Costs[0] != "7" {
 			t.Errorf("asked %+v, want the same under another id", q)
 		}
 		switch {
@@ -387,8 +387,8 @@ func TestVerdictsAboutLateCosts(t *testing.T) {
 		defer c.mu.Unlock()
 		mu.Lock()
 		defer mu.Unlock()
-		if len(c.unheard) != 2 || !slices.Contains(c.unheard, first["ann"]) || !slices.Contains(c.unheard, first["ben"]) {
-			return fmt.Errorf("heard nothing of %q, want of %q", c.unheard, first)
+		if len(c.unheard) != 2 || !slices.Contains(c.unheard, settling.Question{ID: first["ann"], User: "ann"}) || !slices.Contains(c.unheard, settling.Question{ID: first["ben"], User: "ben"}) {
+			return fmt.Errorf("heard nothing of %v, want of %v", c.unheard, first)
 		}
 		return nil
 	})

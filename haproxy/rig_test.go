@@ -49,7 +49,7 @@ type told struct {
 	Shares       bool
 	Units        string
 	Costs        [2]string // "" of those that the request does not say
-	ID           string    // "" if there was none
+	ID           int64     // -1 if there was none
 }
 
 // vars are the variables that the agent answers with.
@@ -138,7 +138,7 @@ func (a *spoeAgent) note(r *request.Request) (h told, answer func(told) vars) {
 	if shares, there := m.KV.Get("shares"); there {
 		h.Shares, _ = shares.(bool)
 	}
-	for name, to := range map[string]*string{"units": &h.Units, "cost_0": &h.Costs[0], "cost_1": &h.Costs[1], "id": &h.ID} {
+	for name, to := range map[string]*string{"units": &h.Units, "cost_0": &h.Costs[0], "cost_1": &h.Costs[1]} {
 		v, _ := m.KV.Get(name)
 		text, ok := v.(string)
 		if v != nil && !ok {
@@ -146,7 +146,7 @@ func (a *spoeAgent) note(r *request.Request) (h told, answer func(told) vars) {
 		}
 		*to = text
 	}
-	for name, to := range map[string]*int64{"spent": &h.Spent, "drawn": &h.Drawn, "lapsed": &h.Lapsed, "here": &h.Here, "places": &h.Places} {
+	for name, to := range map[string]*int64{"spent": &h.Spent, "drawn": &h.Drawn, "lapsed": &h.Lapsed, "here": &h.Here, "places": &h.Places, "id": &h.ID} {
 		v, _ := m.KV.Get(name)
 		n, ok := v.(int64)
 		if !ok {

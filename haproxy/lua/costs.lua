@@ -31,6 +31,10 @@ local PATIENCE, FIRST_PAUSE, LONGEST_PAUSE = 2, 100, 2000
 -- agent that does not read has still as long to go on.
 local SILENCE, RENEWAL = 60, 30
 
+-- Each request leaves coroutines to the collector, which by default begins again when memory has doubled. What lives
+-- is so little that to wait until there is four times as much takes next to no memory.
+collectgarbage("setpause", 400)
+
 local queue = Queue.new(MOST)
 local running, match, whole = coroutine.running, string.match, Scanner.whole
 
@@ -41,6 +45,23 @@ core.register_converters("sluice_settle", function(line) queue:append(line) end)
 core.register_converters("sluice_unreadable", function()
 	queue.unreadable = queue.unreadable + 1
 	return 1
+end)
+
+-- tell_unheard tells the agent that nobody has heard the verdict of a request's question. It may have charged the request, or be about to,
+-- and gives that back.
+local function tell_unheard(txn)
+	local question, user = txn:get_var("txn.sluice_question"), txn:get_var("txn.sluice_user")
+	if question and user then queue:append("unheard " .. question .. " " .. user) end
+end
+core.register_action("sluice_tell_unheard", { "http-req" }, tell_unheard)
+
+-- The next question about the same request is another one.
+core.register_action("sluice_ask_again", { "http-req" }, function(txn)
+	tell_unheard(txn)
+	-- HAProxy draws ids below 2^32.
+	txn:set_var("txn.sluice_question", txn:get_var("txn.sluice_question") + (1 << 32))
+	txn:unset_var("txn.sluice.err")
+	txn:set_var("txn.sluice_late", 1)
 end)
 
 local Filter = { id = "sluice_costs", flags = filter.FLT_CFG_FL_HTX }

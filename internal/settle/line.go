@@ -17,11 +17,17 @@ type Correction struct {
 	User   string
 }
 
+// A Question is one about a request that may cost something.
+type Question struct {
+	ID   int64 // by chance; 0 or more
+	User string
+}
+
 // A line is a correction, how often something happened in HAProxy, or a question.
 type line struct {
 	correction          Correction // if all others are zero
 	dropped, unreadable int64
-	unheard             string // the id of a question
+	unheard             Question
 }
 
 const (
@@ -31,10 +37,9 @@ const (
 	maxUser = 127
 	// maxSecond has the ten digits that seconds since the epoch have for the next two centuries.
 	maxSecond = 9_999_999_999
+	// maxQuestion is the largest id of a question: 32 bits by chance, and one more when it is asked again.
+	maxQuestion = 1<<33 - 1
 )
-
-// A question's id is a UUID in HAProxy's spelling.
-var questionID = regexp.MustCompile(`^[0-9a-f-]{36}$`)
 
 var unitName = regexp.MustCompile(`^[a-z0-9]+(?:[_-][a-z0-9]+)*$`)
 
@@ -59,11 +64,8 @@ func parse(text []byte) (line, error) {
 	case len(parts) == 2 && string(parts[0]) == "unreadable":
 		n, err := number(parts[1], 1, maxSecond, errCount)
 		return line{unreadable: n}, err
-	case len(parts) == 2 && string(parts[0]) == "unheard":
-		if !questionID.Match(parts[1]) {
-			return line{}, errID
-		}
-		return line{unheard: string(parts[1])}, nil
+	case string(parts[0]) == "unheard":
+		return parseUnheard(text)
 	case len(parts) != 4:
 		return line{}, errParts
 	}
@@ -78,12 +80,32 @@ func parse(text []byte) (line, error) {
 	if err != nil || change == 0 {
 		return line{}, errChange
 	}
-	// HAProxy has made a key of every name. A control byte would be another's line, or half of one.
 	user := parts[3]
-	if len(user) == 0 || len(user) > maxUser || bytes.ContainsFunc(user, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+	if !isUser(user) {
 		return line{}, errUser
 	}
 	return line{correction: Correction{Second: second, Unit: string(parts[1]), Change: change, User: string(user)}}, nil
+}
+
+// parseUnheard reads a line of three parts, of which the user's key may have blanks.
+func parseUnheard(text []byte) (line, error) {
+	parts := bytes.SplitN(text, []byte(" "), 3)
+	if len(parts) != 3 {
+		return line{}, errParts
+	}
+	id, err := number(parts[1], 0, maxQuestion, errID)
+	if err != nil {
+		return line{}, err
+	}
+	if !isUser(parts[2]) {
+		return line{}, errUser
+	}
+	return line{unheard: Question{ID: id, User: string(parts[2])}}, nil
+}
+
+// isUser reports whether HAProxy can have made this key. A control byte would be another's line, or half of one.
+func isUser(key []byte) bool {
+	return len(key) > 0 && len(key) <= maxUser && !bytes.ContainsFunc(key, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
 // number reads a whole number as HAProxy's Lua writes it.

@@ -26,8 +26,8 @@ type rig struct {
 
 	mu    sync.Mutex
 	heard []Correction
-	late  []string // questions
-	most  int      // corrections at a time
+	late  []Question
+	most  int // corrections at a time
 }
 
 func newRig(t *testing.T, o Options) *rig {
@@ -49,7 +49,7 @@ func newRig(t *testing.T, o Options) *rig {
 		r.heard = append(r.heard, batch...)
 		r.most = max(r.most, len(batch))
 	}
-	o.Unheard = func(question string) {
+	o.Unheard = func(question Question) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.late = append(r.late, question)
@@ -106,14 +106,13 @@ func (r *rig) counted(t *testing.T, name string) float64 {
 func TestListenerHearsCorrections(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, Options{})
-	const question = "a12b8d44-8b5c-4d3e-9c0a-0123456789ab"
-	r.say(t, "unheard "+question+"\n1764003600 tokens -812 alice\n1764003601 exports 1000000000000 @api/Ann Lee\ndropped 12\nunreadable 3\n1 a 1 ~\n")
+	r.say(t, "unheard 8589934591 Ann Lee of it\nunheard 0 ~\n1764003600 tokens -812 alice\n1764003601 exports 1000000000000 @api/Ann Lee\ndropped 12\nunreadable 3\n1 a 1 ~\n")
 	want := []Correction{{1764003600, "tokens", -812, "alice"}, {1764003601, "exports", 1000000000000, "@api/Ann Lee"}, {1, "a", 1, "~"}}
 	if got := r.take(); !slices.Equal(got, want) {
 		t.Errorf("heard %v, want %v", got, want)
 	}
-	if !slices.Equal(r.late, []string{question}) {
-		t.Errorf("heard of the questions %q, want %q", r.late, question)
+	if want := []Question{{8589934591, "Ann Lee of it"}, {0, "~"}}; !slices.Equal(r.late, want) {
+		t.Errorf("heard of the questions %v, want %v", r.late, want)
 	}
 	for name, want := range map[string]float64{
 		"sluice_settle_corrections_total": 3, "sluice_settle_dropped_corrections_total": 12,
@@ -135,8 +134,10 @@ func TestListenerClosesOnBadLines(t *testing.T) {
 		"empty":              "",
 		"a word":             "hello",
 		"no question":        "unheard ",
-		"half a question":    "unheard a12b8d44-8b5c-4d3e-9c0a",
-		"a question of text": "unheard " + strings.Repeat("x", 36),
+		"nobody's question":  "unheard 1",
+		"a nameless one":     "unheard 1 ",
+		"a question of text": "unheard x alice",
+		"a large question":   "unheard 8589934592 alice",
 		"three parts":        "1 tokens 5",
 		"a second of nobody": "-1 tokens 5 alice",
 		"a sign":             "+1 tokens 5 alice",

@@ -211,9 +211,9 @@ func TestCostsAreSettled(t *testing.T) {
 // HAProxy lets a request pass whose verdict it does not hear in time, and says so: what it was charged goes back, whichever
 // comes first, and only once.
 func TestCostsOfVerdictsThatAreNotHeard(t *testing.T) {
-	const id = "a12b8d44-8b5c-4d3e-9c0a-0123456789ab"
+	id := settle.Question{ID: 17, User: "alice"}
 	ask := func(r *rig) verdict {
-		return r.verdict(question{id: id, user: "alice", verb: "GET", costs: askedCosts{"tokens", [limits.MaxCostUnits]int64{500}}})
+		return r.verdict(question{asked: id, user: "alice", verb: "GET", costs: askedCosts{"tokens", [limits.MaxCostUnits]int64{500}}})
 	}
 	for _, tt := range []struct {
 		name     string
@@ -224,7 +224,11 @@ func TestCostsOfVerdictsThatAreNotHeard(t *testing.T) {
 		{"said after the charge", func(r *rig) { ask(r); r.takeUnheard(id) }, 0, 500},
 		{"said before the charge", func(r *rig) { r.takeUnheard(id); ask(r) }, 0, 500},
 		{"said twice", func(r *rig) { ask(r); r.takeUnheard(id); r.takeUnheard(id) }, 0, 500},
-		{"said of another one", func(r *rig) { ask(r); r.takeUnheard(strings.ToUpper(id)) }, 500, 0},
+		{"said of another one", func(r *rig) {
+			ask(r)
+			r.takeUnheard(settle.Question{ID: 18, User: "alice"})
+			r.takeUnheard(settle.Question{ID: 17, User: "bob"})
+		}, 500, 0},
 		{"said of one that was not charged", func(r *rig) { r.takeUnheard(id) }, 0, 0},
 		{"said after a while", func(r *rig) { ask(r); time.Sleep(unheardSpan - time.Second); r.takeUnheard(id) }, 0, 500},
 		{"said after an agent that stood still", func(r *rig) { ask(r); time.Sleep(6 * unheardSpan / 5); r.costs("alice", 0); r.takeUnheard(id) }, 0, 500},

@@ -1,6 +1,11 @@
 package spoa
 
-import "time"
+import (
+	"strconv"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/settle"
+)
 
 const (
 	// unheardSpan is how long it stays known what a request was charged. HAProxy says within a second that it heard no
@@ -23,35 +28,38 @@ func newUnheard() unheard {
 	return unheard{newRecent[*costs](unheardSpan, maxUnheard), newRecent[struct{}](unheardSpan, maxUnheard)}
 }
 
+// questionKey is what a question is known by. That two of one user have the same 32 bits within the span is as good as never.
+func questionKey(q settle.Question) string { return strconv.FormatInt(q.ID, 10) + " " + q.User }
+
 // noteCharged remembers what an allowed request was charged, or gives it back at once; l.mu is held.
 func (l *limiter) noteCharged(now time.Time, n *needs) {
-	if n.costs == nil || n.id == "" {
+	if n.costs == nil || n.asked.User == "" {
 		return
 	}
-	u := &l.unheard
+	u, key := &l.unheard, questionKey(n.asked)
 	u.charges.forget(now)
 	u.late.forget(now)
-	if _, late := u.late.get(n.id); late {
-		u.late.drop(n.id)
+	if _, late := u.late.get(key); late {
+		u.late.drop(key)
 		l.takeBackCosts(now, n.costs)
 		return
 	}
-	u.charges.put(n.id, n.costs)
+	u.charges.put(key, n.costs)
 }
 
 // takeUnheard takes that HAProxy did not hear the verdict of a question in time.
-func (a *Agent) takeUnheard(question string) {
+func (a *Agent) takeUnheard(question settle.Question) {
 	a.metrics.unheard.Inc()
 	l := a.limiter
 	l.update(func(now time.Time) {
-		u := &l.unheard
-		if c, charged := u.charges.get(question); charged {
-			u.charges.drop(question)
+		u, key := &l.unheard, questionKey(question)
+		if c, charged := u.charges.get(key); charged {
+			u.charges.drop(key)
 			l.takeBackCosts(now, c)
 			return
 		}
 		u.late.forget(now)
-		u.late.put(question, struct{}{})
+		u.late.put(key, struct{}{})
 	})
 }
 
