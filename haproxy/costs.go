@@ -14,6 +14,8 @@ import (
 type costRules struct {
 	units     string // of the process: which units there are, and the script that settles what was charged
 	estimates string // before the question: what requests say that they will cost
+	late      string // after the question: what has got no answer in time is asked once more
+	unheard   string // then: nobody has heard what it was charged, so it is charged nothing yet
 	settling  string // for the answer: what they did cost
 	arguments string // of the question
 }
@@ -70,15 +72,17 @@ func newCostRules(units []limits.CostUnit) (costRules, error) {
 		return r, fmt.Errorf("units of costs %q: want each once, sorted", names)
 	}
 	r.units = fmt.Sprintf("    set-var proc.sluice_units str(\"%s\")\n    lua-load-per-thread \"${SLUICE_CFG_DIR-.}/lua/costs.lua\"\n", strings.Join(names, " "))
-	r.arguments = "    args units=var(proc.sluice_units)\n"
+	r.arguments = "    args units=var(proc.sluice_units) id=var(txn.sluice_question)\n"
 	headers, trailers, bodies, told := "", "", "", ""
 	for i, u := range units {
+		r.class(i, u)
 		r.estimate(i, u)
 		headers += headerRule(i, u)
 		trailers += trailerRules(i, u)
 		bodies += bodyRules(i, u)
 		told += settlingRules(i, u)
 	}
+	r.question(units)
 	// A filter costs every request that is asked about, charged or not: three Lua coroutines.
 	const filter = "    filter lua.sluice_costs\n"
 	if bodies != "" {
@@ -107,19 +111,52 @@ func checkCostSource(s limits.CostSource) error {
 	return nil
 }
 
+// class adds the list of conditions that hold for a request which costs something of a unit, if not all do.
+func (r *costRules) class(number int, u limits.CostUnit) {
+	if u.Classes != nil {
+		// A verb, or an operation class: no name is both.
+		list := strings.Join(u.Classes, " ")
+		r.estimates += fmt.Sprintf("    acl costs_%[1]d var(txn.sluice_class) -m str %[2]s\n    acl costs_%[1]d var(txn.sluice_op) -m str %[2]s\n", number, list)
+	}
+}
+
+// ofClass is the condition that a request costs something of a unit.
+func ofClass(number int, u limits.CostUnit) string {
+	if u.Classes == nil {
+		return ""
+	}
+	return fmt.Sprintf(" costs_%d", number)
+}
+
+// question adds the rules that give the question of a request which may cost something an id, and those for one
+// that HAProxy heard no verdict about in time. If it passed at once, as others do, a user whose requests come all together
+// would be far above their limit whenever the agent is short of time. So it is asked once more, and an agent that lives answers.
+// Then it passes, and what its answer says is charged as if nothing had been. What nearly all requests have is looked at in as
+// few conditions as possible.
+func (r *costRules) question(units []limits.CostUnit) {
+	// Interrupted (4 since 3.1, 5 before): the client aborted while it was asked.
+	r.late = "    http-request lua.sluice_ask_again if { var(txn.sluice.err) -m found } { var(txn.sluice_question) -m found } !{ var(txn.sluice.err) -m int 4 5 } !agent_down\n" +
+		"    http-request send-spoe-group sluice-wait start if { var(txn.sluice_late) -m found }\n"
+	r.unheard = "    http-request lua.sluice_tell_unheard if unheard { var(txn.sluice_question) -m found }\n" +
+		"    http-request set-var(txn.sluice.second) date() if unheard !exempt\n"
+	// One rule will do if all requests cost something of a unit.
+	every := slices.IndexFunc(units, func(u limits.CostUnit) bool { return u.Classes == nil })
+	for i, u := range units {
+		class := ofClass(i, u)
+		if every < 0 || i == every {
+			r.estimates += fmt.Sprintf("    http-request set-var(txn.sluice_question) rand() if !refused !exempt !agent_down%s\n", class)
+		}
+		r.unheard += fmt.Sprintf("    http-request set-var(txn.sluice.charged_%d) int(0) if unheard !exempt%s\n", i, class)
+	}
+}
+
 // estimate adds the rules that read what a request says it will cost of a unit.
 func (r *costRules) estimate(number int, u limits.CostUnit) {
 	if u.Estimate.IsZero() {
 		return // the agent knows it by the class
 	}
 	r.arguments += fmt.Sprintf("    args cost_%[1]d=var(txn.sluice_cost_%[1]d)\n", number)
-	class := ""
-	if u.Classes != nil {
-		// A verb, or an operation class: no name is both.
-		class = fmt.Sprintf(" costs_%d", number)
-		list := strings.Join(u.Classes, " ")
-		r.estimates += fmt.Sprintf("    acl costs_%[1]d var(txn.sluice_class) -m str %[2]s\n    acl costs_%[1]d var(txn.sluice_op) -m str %[2]s\n", number, list)
-	}
+	class := ofClass(number, u)
 	if u.Estimate.Header != "" {
 		r.estimates += fmt.Sprintf(`    http-request set-var(txn.sluice_cost_%[1]d) req.fhdr(%[2]s) if !refused !exempt%[3]s { req.fhdr(%[2]s) -m reg '%[4]s' }`+"\n", number, u.Estimate.Header, class, wholeCost)
 		return
@@ -207,7 +244,16 @@ func failedRule(kind string, number int, u limits.CostUnit) string {
 func putCosts(cfg, spoe *edition, r costRules) {
 	cfg.put("units of costs", r.units)
 	cfg.put("estimates", r.estimates)
+	cfg.put("late questions", r.late)
+	cfg.put("unheard charges", r.unheard)
 	cfg.put("settling", r.settling)
 	spoe.put("costs of a request", r.arguments)
 	spoe.put("costs of a request that waits", r.arguments)
+	if r.late != "" {
+		// As the first time, by the engine that has more time for the answer.
+		_, message, _ := strings.Cut(spoe.text, "spoe-message start-message\n")
+		message, _, _ = strings.Cut(message, "\n# The second question")
+		spoe.put("group of late questions", "    groups start\n")
+		spoe.put("late questions", "\nspoe-message start-message\n"+message)
+	}
 }

@@ -7,11 +7,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -36,6 +38,7 @@ type costRig struct {
 
 	mu      sync.Mutex
 	settled []settling.Correction
+	unheard []settling.Question
 }
 
 // units are those of most tests, in the order of their names.
@@ -73,6 +76,10 @@ func (c *costRig) listen(t testing.TB, path string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.settled = append(c.settled, batch...)
+	}, Unheard: func(question settling.Question) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.unheard = append(c.unheard, question)
 	}})
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx, l) }()
@@ -269,6 +276,124 @@ func TestSettledByHeaders(t *testing.T) {
 	c.wantSettled(t, want)
 }
 
+// A request whose verdict is not heard in time is asked about once more, and passes if nothing is heard then either. The agent
+// hears which questions that were, and what the answer says is charged as if nothing had been: what the late verdicts say
+// counts for nothing.
+func TestSettledWithoutAVerdict(t *testing.T) {
+	t.Parallel()
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", VerdictTimeout: 100 * time.Millisecond, Env: []string{"SLUICE_CREDIT=off", "SLUICE_WAIT_TIMEOUT=100ms"}}, serve: func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if cost := q.Header.Get("Tell"); cost != "" {
+			w.Header().Set("X-Cost", cost)
+		}
+		if q.Header.Get("Status") != "" {
+			w.WriteHeader(500)
+		}
+		_, _ = io.WriteString(w, completion)
+	}})
+	late := make(chan struct{})
+	c.answerTold(func(told) vars {
+		<-late
+		return vars{"second": "1764003600", "charged_0": "100", "charged_1": "1000"}
+	})
+	// The class of what the second unit costs is POST.
+	second := time.Now().Unix()
+	for _, raw := range []string{
+		httpGET("/", "X-User: ann", "Tell: 40"),
+		post("{}", "application/json", "X-User: ben", "Tell: 30"),
+		httpGET("/", "X-User: silent"),
+		httpGET("/", "X-User: failed", "Status: 500"),
+	} {
+		c.send(t, raw)
+	}
+	close(late)
+	proctest.Eventually(t, "the corrections", func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		got := map[string]int64{}
+		for _, s := range c.settled {
+			got[s.User+" "+s.Unit] += s.Change
+			if s.Second < second {
+				t.Errorf("corrected in second %d, want %d or later", s.Second, second)
+			}
+		}
+		if want := map[string]int64{"ann exports": 40, "ben exports": 30, "ben tokens": 29}; !maps.Equal(got, want) {
+			return fmt.Errorf("settled %v, want %v", got, want)
+		}
+		return nil
+	})
+	var asked []settling.Question
+	for _, q := range c.takeTold(t) {
+		asked = append(asked, settling.Question{ID: q.ID, User: q.User})
+	}
+	proctest.Eventually(t, "the questions", func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(asked) != 8 || !slices.Equal(c.unheard, asked) {
+			return fmt.Errorf("heard nothing of %v, want of all of %v", c.unheard, asked)
+		}
+		return nil
+	})
+	// What is heard is not.
+	c.charge("100")
+	c.get(t, "X-User: cara", "Tell: 40")
+	proctest.Eventually(t, "a correction", func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if last := c.settled[len(c.settled)-1]; last.User != "cara" || last.Change != -60 || len(c.unheard) != 8 {
+			return fmt.Errorf("settled %v last, and heard no verdict of %d, want -60 of cara, and 8", last, len(c.unheard))
+		}
+		return nil
+	})
+}
+
+// The second answer holds, whatever it is: a request that was asked about once more does not pass as one that nobody heard of.
+func TestVerdictsAboutLateCosts(t *testing.T) {
+	t.Parallel()
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", VerdictTimeout: 100 * time.Millisecond}, serve: func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("X-Cost", "40")
+	}})
+	// The first question about each user waits until the second one has its answer.
+	first, done := map[string]int64{}, make(chan struct{})
+	var mu sync.Mutex
+	c.answerTold(func(q told) vars {
+		mu.Lock()
+		id, asked := first[q.User]
+		if !asked {
+			first[q.User] = q.ID
+		}
+		mu.Unlock()
+		if q.Message != "start-message" || q.ID < 0 || asked && q.ID == id || q.Units != "exports tokens" || q.Costs[0] != "7" {
+			t.Errorf("asked %+v, want the same under another id", q)
+		}
+		switch {
+		case !asked:
+			<-done
+			return vars{"second": "1", "charged_0": "1"}
+		case q.User == "ann":
+			return vars{"second": "1764003600", "charged_0": "100"}
+		}
+		return overCost(q)
+	})
+	for user, status := range map[string]int{"ann": 200, "ben": 429} {
+		if got := c.get(t, "X-User: "+user, "X-Rows: 7"); got.Status != status {
+			t.Errorf("%s: status %d, want %d", user, got.Status, status)
+		}
+	}
+	close(done)
+	c.wantSettled(t, map[string]int64{"ann exports 1764003600": -60})
+	proctest.Eventually(t, "the questions", func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(c.unheard) != 2 || !slices.Contains(c.unheard, settling.Question{ID: first["ann"], User: "ann"}) || !slices.Contains(c.unheard, settling.Question{ID: first["ben"], User: "ben"}) {
+			return fmt.Errorf("heard nothing of %v, want of %v", c.unheard, first)
+		}
+		return nil
+	})
+}
+
 // An origin that cannot be reached has cost nothing; a file may say that failures cost their estimate.
 func TestSettledWithoutAnOrigin(t *testing.T) {
 	t.Parallel()
@@ -452,6 +577,26 @@ func TestSettledWhenTheAgentIsBack(t *testing.T) {
 	c.wantSettled(t, want)
 	// And when there is nothing more to tell, the connection ends: else the process would not after a reload.
 	c.disconnects(t)
+}
+
+// A connection that is in use all the time lives on, although the agent never says anything: from 3.0 on HAProxy ends one
+// on which nothing was heard for as long as its time-out.
+func TestSettledOverAConnectionInUse(t *testing.T) {
+	t.Parallel()
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("X-Cost", "40")
+	}})
+	c.charge("100")
+	want := map[string]int64{"ann exports 1764003600": 0}
+	// Longer than lua/costs.lua's time-out of a connection that is not there yet. No pause is one in which it would be closed.
+	for began := time.Now(); time.Since(began) < 2500*time.Millisecond; time.Sleep(50 * time.Millisecond) {
+		c.get(t, "X-User: ann")
+		want["ann exports 1764003600"] -= 60
+	}
+	c.wantSettled(t, want)
+	if n := c.counted(t, "sluice_settle_dropped_corrections_total"); n != 0 {
+		t.Errorf("%v corrections dropped, want none", n)
+	}
 }
 
 // A process that a reload has told to end settles the answers that come after it, while it lives.

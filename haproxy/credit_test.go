@@ -357,7 +357,7 @@ func TestCreditPlaces(t *testing.T) {
 	if got := r.get(t, "X-User: alice"); got.Status != 429 {
 		t.Errorf("without a place: status = %d, want 429", got.Status)
 	}
-	want := []told{{heard{"alice", "GET", "start-message", 1, 0, "", false}, strings.Join(creditClasses(), " "), 0, 1, -1, 3, 2, true, "", [2]string{}}}
+	want := []told{{heard{"alice", "GET", "start-message", 1, 0, "", false}, strings.Join(creditClasses(), " "), 0, 1, -1, 3, 2, true, "", [2]string{}, -1}}
 	if got := r.takeTold(t); !slices.Equal(got, want) {
 		t.Errorf("asked %+v, want %+v", got, want)
 	}

@@ -49,6 +49,7 @@ type told struct {
 	Shares       bool
 	Units        string
 	Costs        [2]string // "" of those that the request does not say
+	ID           int64     // -1 if there was none
 }
 
 // vars are the variables that the agent answers with.
@@ -145,7 +146,7 @@ func (a *spoeAgent) note(r *request.Request) (h told, answer func(told) vars) {
 		}
 		*to = text
 	}
-	for name, to := range map[string]*int64{"spent": &h.Spent, "drawn": &h.Drawn, "lapsed": &h.Lapsed, "here": &h.Here, "places": &h.Places} {
+	for name, to := range map[string]*int64{"spent": &h.Spent, "drawn": &h.Drawn, "lapsed": &h.Lapsed, "here": &h.Here, "places": &h.Places, "id": &h.ID} {
 		v, _ := m.KV.Get(name)
 		n, ok := v.(int64)
 		if !ok {

@@ -24,8 +24,16 @@ local SOON, SELDOM = 10, 160
 -- A connection that was not used for so long, ms, is closed. While it is open, a process that is to end after a reload
 -- does not, and what is sent over one whose agent has ended meanwhile is lost.
 local IDLE = 500
--- How long connecting and sending may take, s; and how long it is not tried again, ms.
+-- How long connecting may take, s; and how long it is not tried again, ms.
 local PATIENCE, FIRST_PAUSE, LONGEST_PAUSE = 2, 100, 2000
+-- How long a connection may be without a byte from the agent, s. The agent never says anything, and from 3.0 on HAProxy
+-- ends such a connection in the middle of its use, with what is sent just then. So it is replaced long before, in s, and an
+-- agent that does not read has still as long to go on.
+local SILENCE, RENEWAL = 60, 30
+
+-- Each request leaves coroutines to the collector, which by default begins again when memory has doubled. What lives
+-- is so little that to wait until there is four times as much takes next to no memory.
+collectgarbage("setpause", 400)
 
 local queue = Queue.new(MOST)
 local running, match, whole = coroutine.running, string.match, Scanner.whole
@@ -37,6 +45,23 @@ core.register_converters("sluice_settle", function(line) queue:append(line) end)
 core.register_converters("sluice_unreadable", function()
 	queue.unreadable = queue.unreadable + 1
 	return 1
+end)
+
+-- tell_unheard tells the agent that nobody has heard the verdict of a request's question. It may have charged the request, or be about to,
+-- and gives that back.
+local function tell_unheard(txn)
+	local question, user = txn:get_var("txn.sluice_question"), txn:get_var("txn.sluice_user")
+	if question and user then queue:append("unheard " .. question .. " " .. user) end
+end
+core.register_action("sluice_tell_unheard", { "http-req" }, tell_unheard)
+
+-- The next question about the same request is another one.
+core.register_action("sluice_ask_again", { "http-req" }, function(txn)
+	tell_unheard(txn)
+	-- HAProxy draws ids below 2^32.
+	txn:set_var("txn.sluice_question", txn:get_var("txn.sluice_question") + (1 << 32))
+	txn:unset_var("txn.sluice.err")
+	txn:set_var("txn.sluice_late", 1)
 end)
 
 local Filter = { id = "sluice_costs", flags = filter.FLT_CFG_FL_HTX }
@@ -122,49 +147,62 @@ core.register_action("sluice_read_trailer", { "http-res" }, function(txn, unit, 
 	if r then r.trailer = name end
 end, 3)
 
--- send tells the agent the next corrections, over a connection that is opened if there is none. It returns the
--- connection, or nil if there is no agent.
-local function send(connection)
-	if not connection then
-		connection = core.tcp()
-		connection:settimeout(PATIENCE)
-		if not connection:connect(ADDRESS) then
-			connection:close()
-			return nil
-		end
+-- The connection to the agent, nil: none; and when it was opened, in s.
+local connection, opened
+
+local function disconnect()
+	connection:close()
+	connection = nil
+end
+
+-- connect returns whether there is a connection.
+local function connect()
+	local now = core.now().sec
+	-- A clock that was set back must not keep it any longer.
+	if connection and (now < opened or now - opened >= RENEWAL) then disconnect() end
+	if connection then return true end
+	connection, opened = core.tcp(), now
+	connection:settimeout(PATIENCE)
+	if not connection:connect(ADDRESS) then
+		disconnect()
+		return false
 	end
+	connection:settimeout(SILENCE)
+	return true
+end
+
+-- send tells the agent the next corrections, and returns whether there is an agent.
+local function send()
+	if not connect() then return false end
 	local text, corrections = queue:take(BATCH)
-	if text == "" then return connection end
+	if text == "" then return true end
 	if connection:send(text) ~= #text then
 		queue.dropped = queue.dropped + corrections
-		connection:close()
-		return nil
+		disconnect()
+		return false
 	end
-	return connection
+	return true
 end
 
 -- One for each thread, as everything here.
 core.register_task(function()
-	local pause, wait, idle, connection = FIRST_PAUSE, SOON, 0, nil
+	local pause, wait, idle = FIRST_PAUSE, SOON, 0
 	while true do
 		if queue:empty() then
-			if connection and idle >= IDLE then
-				connection:close()
-				connection = nil
-			end
+			if connection and idle >= IDLE then disconnect() end
 			core.msleep(wait)
 			idle, wait = idle + wait, math.min(2 * wait, SELDOM)
 		else
-			connection = send(connection)
+			local sent = send()
 			idle, wait = 0, SOON
-			if connection then
+			if sent then
 				pause = FIRST_PAUSE
 			else
 				core.msleep(pause)
 				pause = math.min(2 * pause, LONGEST_PAUSE)
 			end
 			-- What else comes meanwhile goes with the next ones.
-			if connection and queue.last - queue.first + 1 < BATCH then core.msleep(SOON) end
+			if sent and queue.last - queue.first + 1 < BATCH then core.msleep(SOON) end
 		end
 	end
 end)

@@ -17,10 +17,17 @@ type Correction struct {
 	User   string
 }
 
-// A line is a correction, or how often something happened in HAProxy.
+// A Question is one about a request that may cost something.
+type Question struct {
+	ID   int64 // by chance; 0 or more
+	User string
+}
+
+// A line is a correction, how often something happened in HAProxy, or a question.
 type line struct {
-	correction          Correction // if both counts are 0
+	correction          Correction // if all others are zero
 	dropped, unreadable int64
+	unheard             Question
 }
 
 const (
@@ -30,6 +37,8 @@ const (
 	maxUser = 127
 	// maxSecond has the ten digits that seconds since the epoch have for the next two centuries.
 	maxSecond = 9_999_999_999
+	// maxQuestion is the largest id of a question: 32 bits by chance, and one more when it is asked again.
+	maxQuestion = 1<<33 - 1
 )
 
 var unitName = regexp.MustCompile(`^[a-z0-9]+(?:[_-][a-z0-9]+)*$`)
@@ -42,6 +51,7 @@ var (
 	errChange = errors.New("no change of a cost")
 	errUser   = errors.New("no key of a user")
 	errCount  = errors.New("no count")
+	errID     = errors.New("no id of a question")
 )
 
 // parse reads a line without its end.
@@ -54,6 +64,8 @@ func parse(text []byte) (line, error) {
 	case len(parts) == 2 && string(parts[0]) == "unreadable":
 		n, err := number(parts[1], 1, maxSecond, errCount)
 		return line{unreadable: n}, err
+	case string(parts[0]) == "unheard":
+		return parseUnheard(text)
 	case len(parts) != 4:
 		return line{}, errParts
 	}
@@ -68,12 +80,32 @@ func parse(text []byte) (line, error) {
 	if err != nil || change == 0 {
 		return line{}, errChange
 	}
-	// HAProxy has made a key of every name. A control byte would be another's line, or half of one.
 	user := parts[3]
-	if len(user) == 0 || len(user) > maxUser || bytes.ContainsFunc(user, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+	if !isUser(user) {
 		return line{}, errUser
 	}
 	return line{correction: Correction{Second: second, Unit: string(parts[1]), Change: change, User: string(user)}}, nil
+}
+
+// parseUnheard reads a line of three parts, of which the user's key may have blanks.
+func parseUnheard(text []byte) (line, error) {
+	parts := bytes.SplitN(text, []byte(" "), 3)
+	if len(parts) != 3 {
+		return line{}, errParts
+	}
+	id, err := number(parts[1], 0, maxQuestion, errID)
+	if err != nil {
+		return line{}, err
+	}
+	if !isUser(parts[2]) {
+		return line{}, errUser
+	}
+	return line{unheard: Question{ID: id, User: string(parts[2])}}, nil
+}
+
+// isUser reports whether HAProxy can have made this key. A control byte would be another's line, or half of one.
+func isUser(key []byte) bool {
+	return len(key) > 0 && len(key) <= maxUser && !bytes.ContainsFunc(key, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
 // number reads a whole number as HAProxy's Lua writes it.

@@ -30,6 +30,9 @@ type Options struct {
 	// read of its connection: HAProxy's queue holds the rest, and drops the oldest.
 	Apply func([]Correction) // required
 
+	// Unheard is called with each question whose verdict HAProxy did not hear in time, as Apply is.
+	Unheard func(Question) // required
+
 	Logger     *slog.Logger          // nil means no log
 	Registerer prometheus.Registerer // nil means that metrics are kept to oneself
 }
@@ -171,6 +174,8 @@ func (s *Listener) hear(conn net.Conn) {
 			s.metrics.dropped.Add(float64(said.dropped))
 		case said.unreadable > 0:
 			s.metrics.unreadable.Add(float64(said.unreadable))
+		case said.unheard.User != "":
+			s.options.Unheard(said.unheard)
 		default:
 			batch = append(batch, said.correction)
 		}

@@ -26,6 +26,7 @@ type rig struct {
 
 	mu    sync.Mutex
 	heard []Correction
+	late  []Question
 	most  int // corrections at a time
 }
 
@@ -47,6 +48,11 @@ func newRig(t *testing.T, o Options) *rig {
 		defer r.mu.Unlock()
 		r.heard = append(r.heard, batch...)
 		r.most = max(r.most, len(batch))
+	}
+	o.Unheard = func(question Question) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.late = append(r.late, question)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	listener, ended := New(o), make(chan error, 1)
@@ -100,10 +106,13 @@ func (r *rig) counted(t *testing.T, name string) float64 {
 func TestListenerHearsCorrections(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, Options{})
-	r.say(t, "1764003600 tokens -812 alice\n1764003601 exports 1000000000000 @api/Ann Lee\ndropped 12\nunreadable 3\n1 a 1 ~\n")
+	r.say(t, "unheard 8589934591 Ann Lee of it\nunheard 0 ~\n1764003600 tokens -812 alice\n1764003601 exports 1000000000000 @api/Ann Lee\ndropped 12\nunreadable 3\n1 a 1 ~\n")
 	want := []Correction{{1764003600, "tokens", -812, "alice"}, {1764003601, "exports", 1000000000000, "@api/Ann Lee"}, {1, "a", 1, "~"}}
 	if got := r.take(); !slices.Equal(got, want) {
 		t.Errorf("heard %v, want %v", got, want)
+	}
+	if want := []Question{{8589934591, "Ann Lee of it"}, {0, "~"}}; !slices.Equal(r.late, want) {
+		t.Errorf("heard of the questions %v, want %v", r.late, want)
 	}
 	for name, want := range map[string]float64{
 		"sluice_settle_corrections_total": 3, "sluice_settle_dropped_corrections_total": 12,
@@ -124,6 +133,11 @@ func TestListenerClosesOnBadLines(t *testing.T) {
 	for name, bad := range map[string]string{
 		"empty":              "",
 		"a word":             "hello",
+		"no question":        "unheard ",
+		"nobody's question":  "unheard 1",
+		"a nameless one":     "unheard 1 ",
+		"a question of text": "unheard x alice",
+		"a large question":   "unheard 8589934592 alice",
 		"three parts":        "1 tokens 5",
 		"a second of nobody": "-1 tokens 5 alice",
 		"a sign":             "+1 tokens 5 alice",

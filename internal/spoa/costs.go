@@ -171,11 +171,18 @@ func (l *limiter) returnCosts(now time.Time, n *needs) {
 		return
 	}
 	for i := range n.costs.of {
-		switch c := &n.costs.of[i]; {
-		case c.waits != nil:
+		if c := &n.costs.of[i]; c.waits != nil {
 			l.coresOf(c.key).costs.Abandon(now, c.waits)
-		case c.verdict.Charged:
-			l.coresOf(c.key).costs.Cancel(now, c.key, c.needs, c.verdict)
+		}
+	}
+	l.cancelCosts(now, n.costs)
+}
+
+// cancelCosts gives back what was charged; l.mu is held.
+func (l *limiter) cancelCosts(now time.Time, c *costs) {
+	for i := range c.of {
+		if k := &c.of[i]; k.waits == nil && k.verdict.Charged {
+			l.coresOf(k.key).costs.Cancel(now, k.key, k.needs, k.verdict)
 		}
 	}
 }

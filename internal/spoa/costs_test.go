@@ -208,6 +208,55 @@ func TestCostsAreSettled(t *testing.T) {
 	})
 }
 
+// HAProxy lets a request pass whose verdict it does not hear in time, and says so: what it was charged goes back, whichever
+// comes first, and only once.
+func TestCostsOfVerdictsThatAreNotHeard(t *testing.T) {
+	id := settle.Question{ID: 17, User: "alice"}
+	ask := func(r *rig) verdict {
+		return r.verdict(question{asked: id, user: "alice", verb: "GET", costs: askedCosts{"tokens", [limits.MaxCostUnits]int64{500}}})
+	}
+	for _, tt := range []struct {
+		name     string
+		happens  func(r *rig)
+		left     int64 // charged in the end
+		refunded float64
+	}{
+		{"said after the charge", func(r *rig) { ask(r); r.takeUnheard(id) }, 0, 500},
+		{"said before the charge", func(r *rig) { r.takeUnheard(id); ask(r) }, 0, 500},
+		{"said twice", func(r *rig) { ask(r); r.takeUnheard(id); r.takeUnheard(id) }, 0, 500},
+		{"said of another one", func(r *rig) {
+			ask(r)
+			r.takeUnheard(settle.Question{ID: 18, User: "alice"})
+			r.takeUnheard(settle.Question{ID: 17, User: "bob"})
+		}, 500, 0},
+		{"said of one that was not charged", func(r *rig) { r.takeUnheard(id) }, 0, 0},
+		{"said after a while", func(r *rig) { ask(r); time.Sleep(unheardSpan - time.Second); r.takeUnheard(id) }, 0, 500},
+		{"said after an agent that stood still", func(r *rig) { ask(r); time.Sleep(6 * unheardSpan / 5); r.costs("alice", 0); r.takeUnheard(id) }, 0, 500},
+		{"the answer's cost is charged beside", func(r *rig) {
+			ask(r)
+			r.takeUnheard(id)
+			r.settle([]settle.Correction{{Second: time.Now().Unix(), Unit: "tokens", Change: 40, User: "alice"}})
+		}, 40, 500},
+		{"by a HAProxy whose clock is ahead", func(r *rig) {
+			r.settle([]settle.Correction{{Second: time.Now().Unix() + 100, Unit: "tokens", Change: 40, User: "alice"}})
+		}, 40, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newCostRig(t)
+				tt.happens(r)
+				time.Sleep(time.Second)
+				if got := r.pool.spent("alice", perMinute); got != tt.left {
+					t.Errorf("the minute has %d, want %d", got, tt.left)
+				}
+				if got := testutil.ToFloat64(r.metrics.refunded.counters.WithLabelValues("free", "tokens")); got != tt.refunded {
+					t.Errorf("%v were refunded, want %v", got, tt.refunded)
+				}
+			})
+		})
+	}
+}
+
 // While Redis is lost each agent charges its part, at once, and Redis hears of it afterwards.
 func TestCostsWithoutRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -259,6 +259,7 @@ func (l *limiter) allOrNone(n *needs, rates *rates) bool {
 	}
 	l.timeoutCosts(now, n)
 	if !n.refused() {
+		l.noteCharged(now, n)
 		return true
 	}
 	l.returnCosts(now, n)

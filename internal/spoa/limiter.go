@@ -37,6 +37,7 @@ type limiter struct {
 	bodies     bodies
 	throttles  throttles
 	credits    credits
+	unheard    unheard
 	overflowed uint64 // requests uncounted, of which the metric knows
 	unsaid     uint64 // corrections that were dropped, of which the metric knows
 }
@@ -125,6 +126,7 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config, shards int
 		bodies:    bodies{moved: newMovedBytes(m.bytes), dryBytes: newByteDryRuns(), transfers: newTransfers()},
 		throttles: newThrottles(),
 		credits:   newCredits(),
+		unheard:   newUnheard(),
 	}
 	// As the cores: until it has heard of others an agent is alone. With 0 a part of a limit would be no number.
 	l.inForce.instances.Store(1)

@@ -96,6 +96,7 @@ type creditMetrics struct {
 type costMetrics struct {
 	charged, refunded, overrun                        *byTier // and unit
 	unsettled, correctionsDropped, correctionsIgnored prometheus.Counter
+	unheard                                           prometheus.Counter
 	costUsers                                         prometheus.Gauge
 }
 
@@ -107,6 +108,8 @@ func newCostMetrics(f metric.Factory) costMetrics {
 			"What came back because requests cost less than they were charged, by their users' tier and by unit; beyond 1000 of these the tier is other.", "tier", "unit"), 2),
 		overrun: newByTier(f.Counters("sluice_cost_overrun_total",
 			"What was charged afterwards because requests cost more than they were charged, by their users' tier and by unit; beyond 1000 of these the tier is other.", "tier", "unit"), 2),
+		unheard: f.Counter("sluice_cost_unheard_requests_total",
+			"Requests whose verdict HAProxy did not hear in time. What they were charged came back; HAProxy let them pass, and they are charged what their answers say."),
 		unsettled: f.Counter("sluice_cost_unsettled_requests_total",
 			"Requests that were charged, and whose costs this HAProxy does not read: its files were written for limits without the unit. They cost what they were charged."),
 		correctionsDropped: f.Counter("sluice_cost_corrections_dropped_total",

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"strconv"
 
+	"github.com/sluice-qos/sluice/internal/settle"
 	"github.com/sluice-qos/sluice/internal/spop"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 )
@@ -18,6 +19,7 @@ type question struct {
 	seen     concurrency.Count // what HAProxy's table says of the user
 	inLine   bool              // it has been told to wait for a slot
 	log      bool              // the access log wants to know what is left
+	asked    settle.Question   // what HAProxy calls this one; without a user: the request can cost nothing
 
 	credit haproxyCredit
 	costs  askedCosts
@@ -42,6 +44,9 @@ func readQuestion(r *spop.Request) question {
 	q.verb, _ = r.Arg("class")
 	q.op, _ = r.Arg("op")
 	_, q.log = r.Arg("log")
+	if _, named := r.Arg("id"); named {
+		q.asked = settle.Question{ID: numberArg(r, "id", 33), User: q.user}
+	}
 	q.seen = concurrency.Count{Tracked: numberArg(r, "tracked", 32), Active: numberArg(r, "active", 32), Process: numberArg(r, "process", 63)}
 	q.costs = readCosts(r)
 	c := &q.credit

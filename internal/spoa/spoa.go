@@ -86,7 +86,7 @@ func New(o Options) (*Agent, error) {
 		a.tallies.hearers = tallyHearers{natives: a.takeNativeCounts, inherited: a.takeInherited, present: a.presentByCredit, absent: a.forgetPlaces}
 	}
 	if o.Costs != "" {
-		a.settler = settle.New(settle.Options{Apply: a.settle, Logger: o.Logger, Registerer: o.Registerer})
+		a.settler = settle.New(settle.Options{Apply: a.settle, Unheard: a.takeUnheard, Logger: o.Logger, Registerer: o.Registerer})
 	}
 	a.spop = spop.New(spop.Options{
 		Handler:  a.answerQuestion,

@@ -202,13 +202,16 @@ func (a *Agent) correctAll(name string, needs []Need, sec, sign int64) {
 // over.
 func (a *Agent) Settle(at time.Time, name string, sec, change int64, costs []limits.Cost) {
 	now := at.UnixNano()
-	// A second in the future is of no charge, nor is one before the epoch.
-	if change == 0 || len(costs) == 0 || sec < 0 || sec > a.second(now)+1 {
+	if change == 0 || len(costs) == 0 {
 		return
 	}
 	change = max(-limits.MaxCost, min(change, limits.MaxCost))
-	if change > 0 {
+	switch {
+	case change > 0:
 		sec = presentSecond
+	// A second in the future is of no charge, nor is one before the epoch.
+	case sec < 0 || sec > a.second(now)+1:
+		return
 	}
 	for _, c := range costs {
 		a.noteChange(now, name, c, sec, change)
