@@ -16,11 +16,14 @@ const (
 	// come fast, which is little beside what a job takes, and puts some ten calls into a group at 5000 a second:
 	// without it most groups have one or two.
 	pause = 2 * time.Millisecond
+	// unpaused groups follow one for which the pause was in vain, because calls come one after another as those of a single
+	// worker do. Then the next pause tries whether that is so still.
+	unpaused = 15
 )
 
-// Calls sends calls. Those that come up while groups are on their way, or within 2 ms of a group of several, go together
-// in the next. Any other goes at once, such as those of a single worker, which come one after another. Callers wait for
-// their replies, so there are never more calls than callers. It is safe for concurrent use.
+// Calls sends calls. Those that come up while groups are on their way, or within 2 ms of the last one, go together
+// in the next. Any other goes at once, and so do nearly all of a single worker, which come one after another. Callers
+// wait for their replies, so there are never more calls than callers. It is safe for concurrent use.
 type Calls[Call, Reply any] struct {
 	send    func(context.Context, []Call) ([]Reply, error)
 	sending chan struct{} // of capacity maxSending
@@ -28,7 +31,7 @@ type Calls[Call, Reply any] struct {
 	mu   sync.Mutex
 	next *group[Call, Reply] // that has not been sent yet; nil if there is none
 	sent time.Time           // when the last group was
-	size int                 // how many calls it had
+	skip int                 // so many of the next groups do not pause
 }
 
 // group is calls that are sent together.
@@ -98,11 +101,12 @@ func (c *Calls[Call, Reply]) leave(left *group[Call, Reply]) {
 func (c *Calls[Call, Reply]) run(next *group[Call, Reply]) {
 	defer next.cancel()
 	defer close(next.done)
-	if next.err = c.await(next.ctx); next.err != nil {
+	paused, err := c.await(next.ctx)
+	if next.err = err; err != nil {
 		return
 	}
 	defer func() { <-c.sending }()
-	calls, places := c.take(next)
+	calls, places := c.take(next, paused)
 	replies, err := c.send(next.ctx, calls)
 	if next.err = err; err != nil {
 		return
@@ -114,19 +118,23 @@ func (c *Calls[Call, Reply]) run(next *group[Call, Reply]) {
 	}
 }
 
-// await waits for the turn of the next group.
-func (c *Calls[Call, Reply]) await(ctx context.Context) error {
+// await waits for the turn of the next group, and reports whether it had to pause.
+func (c *Calls[Call, Reply]) await(ctx context.Context) (paused bool, err error) {
 	select {
 	case c.sending <- struct{}{}:
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
+	}
+	rest := c.rest()
+	if rest <= 0 {
+		return false, nil
 	}
 	select {
-	case <-time.After(c.rest()):
-		return nil
+	case <-time.After(rest):
+		return true, nil
 	case <-ctx.Done():
 		<-c.sending
-		return ctx.Err()
+		return true, ctx.Err()
 	}
 }
 
@@ -134,15 +142,15 @@ func (c *Calls[Call, Reply]) await(ctx context.Context) error {
 func (c *Calls[Call, Reply]) rest() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Nobody would share what a call waits for where they come one after another.
-	if alone := len(c.sending) == 1; alone && c.size <= 1 {
+	if c.skip > 0 {
+		c.skip--
 		return 0
 	}
 	return pause - time.Since(c.sent)
 }
 
 // take closes a group, and returns its calls and their places.
-func (c *Calls[Call, Reply]) take(next *group[Call, Reply]) (calls []Call, places []int) {
+func (c *Calls[Call, Reply]) take(next *group[Call, Reply], paused bool) (calls []Call, places []int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.next == next {
@@ -154,6 +162,12 @@ func (c *Calls[Call, Reply]) take(next *group[Call, Reply]) (calls []Call, place
 			calls, places = append(calls, call), append(places, n)
 		}
 	}
-	c.sent, c.size = time.Now(), len(calls)
+	c.sent = time.Now()
+	switch {
+	case len(calls) > 1:
+		c.skip = 0
+	case paused:
+		c.skip = unpaused
+	}
 	return calls, places
 }

@@ -58,16 +58,6 @@ func (r *rig) fill() {
 	}
 }
 
-// shareOne has two calls share a group just now, and lets all groups go.
-func (r *rig) shareOne() {
-	r.fill()
-	for i := range 2 {
-		r.ask(r.t.Context(), fmt.Sprint("shares", i), nil)
-	}
-	close(r.release)
-	synctest.Wait()
-}
-
 func (r *rig) sent(want ...int) {
 	r.t.Helper()
 	synctest.Wait()
@@ -102,24 +92,34 @@ func TestCallsShareGroups(t *testing.T) {
 	})
 }
 
-// Calls that come one after another never wait. While they come fast, a group waits for more of them.
+// A group waits for more calls if another one has just been sent, but seldom where calls come one after another.
 func TestCallsThatComeFastWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		defer r.callers.Wait()
-		r.shareOne()
-		r.sent(1, 1, 2)
+		close(r.release)
+		r.ask(t.Context(), "first", nil)
+		r.sent(1)
 		for i := range 3 {
 			r.ask(t.Context(), fmt.Sprint("fast", i), nil)
 		}
-		r.sent(1, 1, 2)
+		r.sent(1)
 		<-time.After(pause)
-		r.sent(1, 1, 2, 3)
-		<-time.After(pause)
-		for i := range 3 {
-			r.ask(t.Context(), fmt.Sprint("one after another", i), nil)
+		r.sent(1, 3)
+		began := time.Now()
+		for i := range 2 * (1 + unpaused) {
+			if _, err := r.Do(t.Context(), fmt.Sprint("one after another", i)); err != nil {
+				t.Error(err)
+			}
 		}
-		r.sent(1, 1, 2, 3, 1, 1, 1)
+		if took := time.Since(began); took != 2*pause {
+			t.Errorf("%d calls one after another took %v, want %v", 2*(1+unpaused), took, 2*pause)
+		}
+		// The pause is not in vain any more.
+		r.ask(t.Context(), "one", nil)
+		r.ask(t.Context(), "another one", nil)
+		<-time.After(pause)
+		r.sent(slices.Concat([]int{1, 3}, slices.Repeat([]int{1}, 2*(1+unpaused)), []int{2})...)
 	})
 }
 
@@ -128,7 +128,8 @@ func TestGivingUpInThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		defer r.callers.Wait()
-		r.shareOne()
+		close(r.release)
+		r.ask(t.Context(), "first", nil)
 		for range maxSending + 1 {
 			ctx, end := context.WithCancel(t.Context())
 			r.ask(ctx, "given up in the pause", context.Canceled)
@@ -137,7 +138,7 @@ func TestGivingUpInThePause(t *testing.T) {
 		}
 		<-time.After(pause)
 		r.ask(t.Context(), "later", nil)
-		r.sent(1, 1, 2, 1)
+		r.sent(1, 1)
 	})
 }
 
