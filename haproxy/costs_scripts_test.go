@@ -88,6 +88,45 @@ func drawDocuments(t *rapid.T) string {
 	return b.String()
 }
 
+// drawAnswer draws documents of which about every second has a number at usage.total_tokens, with and without others of these
+// names beside it.
+func drawAnswer(t *rapid.T) string {
+	if rapid.Bool().Draw(t, "any") {
+		return drawDocuments(t)
+	}
+	var b strings.Builder
+	// beside draws members of an object, each with a comma after or before it.
+	beside := func(before string, after string) {
+		for range rapid.IntRange(0, 2).Draw(t, "others") {
+			b.WriteString(before)
+			switch rapid.IntRange(0, 4).Draw(t, "member") {
+			case 0: // names of the path, which a reader could take for those that count
+				fmt.Fprintf(&b, `"usage":{"total_tokens":%d}`, rapid.IntRange(0, 1<<40).Draw(t, "other"))
+			case 1:
+				fmt.Fprintf(&b, `"total_tokens":%d`, rapid.IntRange(0, 1<<40).Draw(t, "other"))
+			case 2:
+				b.WriteString(`"` + rapid.SampledFrom(costKeys).Draw(t, "key") + `":`)
+				drawValue(t, &b, 2)
+			default:
+				drawText(t, &b)
+				b.WriteByte(':')
+				drawValue(t, &b, 2)
+			}
+			b.WriteString(after)
+		}
+	}
+	b.WriteByte('{')
+	beside("", ",")
+	b.WriteString(`"usage":{`)
+	beside("", ",")
+	b.WriteString(`"total_tokens":` + strconv.Itoa(rapid.IntRange(0, 1<<40).Draw(t, "cost")))
+	beside(",", "")
+	b.WriteByte('}')
+	beside(",", "")
+	b.WriteByte('}')
+	return b.String()
+}
+
 func drawValue(t *rapid.T, b *strings.Builder, depth int) {
 	space := func() {
 		b.WriteString(rapid.SampledFrom([]string{"", "", "", " ", "\n", "\t \r\n"}).Draw(t, "space"))

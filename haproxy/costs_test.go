@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +22,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/listen"
 	"github.com/sluice-qos/sluice/internal/proctest"
@@ -510,6 +513,42 @@ func TestSmallDocumentsAreReadByHAProxy(t *testing.T) {
 	c.charge("", "1000")
 	c.get(t, "X-User: ann")
 	c.wantSettled(t, map[string]int64{"ann tokens 1764003600": -971})
+}
+
+// HAProxy reads the same number in small documents as Go's encoding/json, or leaves them to the script. Each has
+// a user of its own.
+func TestSmallDocumentsAreReadAsByGo(t *testing.T) {
+	t.Parallel()
+	var texts []string
+	for i := range 400 {
+		texts = append(texts, rapid.Custom(drawAnswer).Example(i))
+	}
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+		i, err := strconv.Atoi(strings.TrimPrefix(q.Header.Get("X-User"), "user-"))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, texts[i])
+	}})
+	c.charge("", "1000")
+	want, found := map[string]int64{}, 0
+	for i, text := range texts {
+		user := fmt.Sprint("user-", i)
+		c.send(t, post("{}", "application/json", "X-User: "+user))
+		n, ok := lastNumber(t, text, units[1].Actual.JSON)
+		if ok {
+			found++
+		}
+		if ok && n != 1000 {
+			want[user+" tokens 1764003600"] = n - 1000
+		}
+	}
+	if found < 100 || found > 300 {
+		t.Errorf("%d of %d documents say what they cost, want 100 to 300", found, len(texts))
+	}
+	c.wantSettled(t, want)
 }
 
 // Of a stream that the client leaves, what it has said counts; and each event is with the client before
