@@ -109,7 +109,7 @@ func newCostMetrics(f metric.Factory) costMetrics {
 		overrun: newByTier(f.Counters("sluice_cost_overrun_total",
 			"What was charged afterwards because requests cost more than they were charged, by their users' tier and by unit; beyond 1000 of these the tier is other.", "tier", "unit"), 2),
 		unheard: f.Counter("sluice_cost_unheard_requests_total",
-			"Requests whose verdict HAProxy did not hear in time. What they were charged came back; HAProxy let them pass, and they are charged what their answers say."),
+			"Questions about requests that may cost something whose verdict HAProxy did not hear in time. What was charged came back. HAProxy asks once more, and then lets the request pass, which is charged what its answer says."),
 		unsettled: f.Counter("sluice_cost_unsettled_requests_total",
 			"Requests that were charged, and whose costs this HAProxy does not read: its files were written for limits without the unit. They cost what they were charged."),
 		correctionsDropped: f.Counter("sluice_cost_corrections_dropped_total",
