@@ -293,17 +293,7 @@ func firstBytes(b *testing.B, without, with *cluster.Cluster) (rows [][]string) 
 }
 
 // cheapChat is cheapOrigin whose answers say what they cost.
-const cheapChat = `
-global
-    nbthread 1
-defaults
-    mode http
-    timeout client 60s
-    timeout connect 5s
-    timeout server 60s
-frontend origin
-    bind "${BIND}"
-    http-request return status 200 content-type application/json string '{"id":"x","object":"chat.completion","usage":{"prompt_tokens":1,"completion_tokens":19,"total_tokens":20}}'
+const cheapChat = cheapFrontend + `    http-request return status 200 content-type application/json string '{"id":"x","object":"chat.completion","usage":{"prompt_tokens":1,"completion_tokens":19,"total_tokens":20}}'
 `
 
 // priceOfBudgets has two clusters take turns whose files differ in costs alone, and returns rows of users who have no limit

@@ -20,7 +20,11 @@ import (
 
 // cheapOrigin answers from HAProxy itself, so that the origin is not what is
 // measured.
-const cheapOrigin = `
+const cheapOrigin = cheapFrontend + `    http-request return status 200 content-type text/plain string "hello world, these are some sixty-four bytes of an object body..."
+`
+
+// cheapFrontend is that of an origin whose answer comes next.
+const cheapFrontend = `
 global
     nbthread 1
 defaults
@@ -30,7 +34,6 @@ defaults
     timeout server 60s
 frontend origin
     bind "${BIND}"
-    http-request return status 200 content-type text/plain string "hello world, these are some sixty-four bytes of an object body..."
 `
 
 // plainProxy is the HAProxy that Sluice is compared with: a reverse proxy as

@@ -167,7 +167,7 @@ func (g *gate) lookAtEnds(ctx context.Context) {
 	}
 	now := time.Now()
 	g.known.readHeld(now, g.readHeldFlows)
-	due := g.unwritten.endedBefore(now.Add(-writtenAfter))
+	due, _ := g.unwritten.endedBefore(now.Add(-writtenAfter))
 	holding, running, err := g.store.lookAtEnds(ctx, flows, due)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -177,8 +177,10 @@ func (g *gate) lookAtEnds(ctx context.Context) {
 	}
 	g.unwritten.keepOnly(due, running)
 	// Those that are still there have to be marked, should nobody ever write their ends.
+	_, overdue := g.unwritten.endedBefore(now.Add(-overdueAfter))
+	// A flow twice would let in twice as many as it has room for.
 	looked := map[flow]bool{}
-	for _, key := range slices.Concat(holding, g.unwritten.overdueFlows(now)) {
+	for _, key := range slices.Concat(holding, overdue) {
 		looked[key] = true
 	}
 	// By the limits of now, which may have changed since the attempts ended.

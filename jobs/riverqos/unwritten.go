@@ -65,28 +65,16 @@ func (u *unwrittenEnds) allAttempts() (attempts []attempt, flows []flow) {
 	return slices.Collect(maps.Keys(u.flows)), slices.Collect(maps.Keys(u.byFlow))
 }
 
-// endedBefore returns the attempts that ended before a time.
-func (u *unwrittenEnds) endedBefore(limit time.Time) (attempts []attempt) {
+// endedBefore returns the attempts that ended before a time, and the flow that the job of each has left.
+func (u *unwrittenEnds) endedBefore(limit time.Time) (attempts []attempt, flows []flow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for attempt, end := range u.flows {
 		if end.since.Before(limit) {
-			attempts = append(attempts, attempt)
+			attempts, flows = append(attempts, attempt), append(flows, end.flow)
 		}
 	}
-	return attempts
-}
-
-// overdueFlows returns the flows of those attempts whose end River should have written long ago.
-func (u *unwrittenEnds) overdueFlows(now time.Time) (flows []flow) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, end := range u.flows {
-		if now.Sub(end.since) > overdueAfter {
-			flows = append(flows, end.flow)
-		}
-	}
-	return flows
+	return attempts, flows
 }
 
 // addAttempt remembers an attempt, unless there are too many.
