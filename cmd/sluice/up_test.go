@@ -27,11 +27,17 @@ type running struct {
 	ended          chan error
 }
 
-// startUp starts "sluice up" and does not wait for it.
+// startUp starts "sluice up" with goodLimits and does not wait for it.
 func startUp(t *testing.T, args ...string) *running {
 	t.Helper()
+	return startUpWith(t, goodLimits, args...)
+}
+
+// startUpWith is startUp with other limits.
+func startUpWith(t *testing.T, content string, args ...string) *running {
+	t.Helper()
 	limits := filepath.Join(t.TempDir(), "limits.yaml")
-	if err := os.WriteFile(limits, []byte(goodLimits), 0o600); err != nil {
+	if err := os.WriteFile(limits, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	admin := proctest.FreeAddr(t)

@@ -101,11 +101,15 @@ func (w *watching) interrupt(t *testing.T) {
 }
 
 // With real processes: a user who asks for too much is on the list of top, and watch
-// prints the decision.
+// prints the decision. Their only limit is of a minute, so that they stay throttled until
+// top has looked, however busy the machine is.
 func TestTopAndWatchUp(t *testing.T) {
 	t.Parallel()
 	listen := proctest.FreeAddr(t)
-	u := startUp(t, "--listen", listen)
+	u := startUpWith(t, `version: 1
+default_tier: free
+tiers: {free: {requests: {GET: {minute: 10}}}}
+`, "--listen", listen)
 	u.awaitReady(t)
 	w := startWatch(t, "bob", "--json", "--interval", "100ms", "--admin", u.admin)
 	w.await(t, "the first answer", func(line string) bool { return strings.Contains(line, `"state":"ok"`) })
@@ -131,20 +135,20 @@ func TestTopAndWatchUp(t *testing.T) {
 			return fmt.Errorf("it printed %s", &out)
 		}
 		bob := strings.Fields(rows[2])
-		if len(bob) != 10 || bob[0] != "bob" || bob[1] != "free" || bob[2] != "throttled" || bob[7] != "GET" {
+		if len(bob) != 10 || bob[0] != "bob" || bob[1] != "free" || bob[2] != "throttled" || bob[7] != "GET/minute" {
 			return fmt.Errorf("it printed %s", &out)
 		}
 		return nil
 	})
 	line := w.await(t, "a decision", func(line string) bool {
-		return strings.Contains(line, `"decision":`) && strings.Contains(line, `"limit":"GET"`)
+		return strings.Contains(line, `"decision":`) && strings.Contains(line, `"limit":"GET/minute"`)
 	})
 	var got struct {
 		User     string
 		Decision api.Decision
 	}
-	if err := json.Unmarshal([]byte(line), &got); err != nil || got.User != "bob" || got.Decision.Kind != api.Throttle || got.Decision.Limit != "GET" {
-		t.Errorf("the decision is %s, %v, want bob's throttle of GET", line, err)
+	if err := json.Unmarshal([]byte(line), &got); err != nil || got.User != "bob" || got.Decision.Kind != api.Throttle || got.Decision.Limit != "GET/minute" {
+		t.Errorf("the decision is %s, %v, want bob's throttle of GET/minute", line, err)
 	}
 	w.await(t, "an answer with the line of bob's limit", func(line string) bool {
 		return strings.Contains(line, u.limits)
