@@ -3,6 +3,7 @@ package haproxy
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -290,32 +291,49 @@ func TestSmallBodiesHaveTheWholeShare(t *testing.T) {
 	}
 }
 
-// loop sends requests with bodies of a size, one after the other, and counts the bytes.
+// loop sends requests with bodies of a size, one after the other, and counts the bytes. If it ends before the
+// test does, the test's log says why.
 func (r *rig) loop(t testing.TB, up bool, size int) *counter {
 	count := new(counter)
 	conn := dial(t, "tcp", r.addr)
-	t.Cleanup(func() { conn.Close() })
 	raw := httpGET(fmt.Sprintf("/%d", size), "X-User: alice")
 	if up {
 		raw = httpRequest("PUT", "/1", "X-User: alice", fmt.Sprintf("Content-Length: %d", size)) + strings.Repeat("x", size)
 	}
+	ended := make(chan error, 1)
+	t.Cleanup(func() {
+		conn.Close()
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
+			t.Log("a loop of requests ended:", err)
+		}
+	})
 	go func() {
 		in := bufio.NewReader(conn)
 		for {
-			if _, err := io.WriteString(conn, raw); err != nil {
-				return
-			}
-			resp, err := http.ReadResponse(in, nil)
-			if err != nil {
-				return
-			}
-			if n, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 || n == 0 {
+			if err := exchangeBody(conn, in, raw); err != nil {
+				ended <- err
 				return
 			}
 			count.Add(int64(size))
 		}
 	}()
 	return count
+}
+
+// exchangeBody sends a request, whose answer must be a 200 with a body.
+func exchangeBody(conn io.Writer, in *bufio.Reader, raw string) error {
+	if _, err := io.WriteString(conn, raw); err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(io.Discard, resp.Body)
+	if err == nil && (resp.StatusCode != 200 || n == 0) {
+		err = fmt.Errorf("the answer is %s with %d bytes", resp.Status, n)
+	}
+	return err
 }
 
 func TestBodiesOfAllSorts(t *testing.T) {
