@@ -13,11 +13,12 @@ import (
 // which nothing does.
 type costRules struct {
 	units     string // of the process: which units there are, and the script that settles what was charged
-	estimates string // before the question: what requests say that they will cost
+	estimates string // before the question: what bodies of requests say that they will cost
 	late      string // after the question: what has got no answer in time is asked once more
 	unheard   string // then: nobody has heard what it was charged, so it is charged nothing yet
 	settling  string // for the answer: what they did cost
-	arguments string // of the question
+	question  string // its arguments
+	again     string // those of the second one about a request
 }
 
 var (
@@ -72,7 +73,8 @@ func newCostRules(units []limits.CostUnit) (costRules, error) {
 		return r, fmt.Errorf("units of costs %q: want each once, sorted", names)
 	}
 	r.units = fmt.Sprintf("    set-var proc.sluice_units str(\"%s\")\n    lua-load-per-thread \"${SLUICE_CFG_DIR-.}/lua/costs.lua\"\n", strings.Join(names, " "))
-	r.arguments = "    args units=var(proc.sluice_units) id=var(txn.sluice_question)\n"
+	r.question = "    args units=var(proc.sluice_units) id=rand(),set-var(txn.sluice_question)\n"
+	r.again = "    args units=var(proc.sluice_units) id=var(txn.sluice_question)\n"
 	headers, trailers, bodies, told := "", "", "", ""
 	for i, u := range units {
 		r.class(i, u)
@@ -82,7 +84,7 @@ func newCostRules(units []limits.CostUnit) (costRules, error) {
 		bodies += bodyRules(i, u)
 		told += settlingRules(i, u)
 	}
-	r.question(units)
+	r.silence(units)
 	// A filter costs every request that is asked about, charged or not: three Lua coroutines.
 	const filter = "    filter lua.sluice_costs\n"
 	if bodies != "" {
@@ -114,10 +116,15 @@ func checkCostSource(s limits.CostSource) error {
 // class adds the list of conditions that hold for a request which costs something of a unit, if not all do.
 func (r *costRules) class(number int, u limits.CostUnit) {
 	if u.Classes != nil {
-		// A verb, or an operation class: no name is both.
-		list := strings.Join(u.Classes, " ")
-		r.estimates += fmt.Sprintf("    acl costs_%[1]d var(txn.sluice_class) -m str %[2]s\n    acl costs_%[1]d var(txn.sluice_op) -m str %[2]s\n", number, list)
+		r.estimates += classList(fmt.Sprintf("costs_%d", number), u)
 	}
+}
+
+// classList is a list of conditions that hold for a request of a unit's classes: verbs or operation classes, for no
+// name is both.
+func classList(name string, u limits.CostUnit) string {
+	list := strings.Join(u.Classes, " ")
+	return fmt.Sprintf("    acl %[1]s var(txn.sluice_class) -m str %[2]s\n    acl %[1]s var(txn.sluice_op) -m str %[2]s\n", name, list)
 }
 
 // ofClass is the condition that a request costs something of a unit.
@@ -128,37 +135,41 @@ func ofClass(number int, u limits.CostUnit) string {
 	return fmt.Sprintf(" costs_%d", number)
 }
 
-// question adds the rules that give the question of a request which may cost something an id, and those for one
-// that HAProxy heard no verdict about in time. If it passed at once, as others do, a user whose requests come all together
-// would be far above their limit whenever the agent is short of time. So it is asked once more, and an agent that lives answers.
-// Then it passes, and what its answer says is charged as if nothing had been. What nearly all requests have is looked at in as
-// few conditions as possible.
-func (r *costRules) question(units []limits.CostUnit) {
-	// Interrupted (4 since 3.1, 5 before): the client aborted while it was asked.
-	r.late = "    http-request lua.sluice_ask_again if { var(txn.sluice.err) -m found } { var(txn.sluice_question) -m found } !{ var(txn.sluice.err) -m int 4 5 } !agent_down\n" +
-		"    http-request send-spoe-group sluice-wait start if { var(txn.sluice_late) -m found }\n"
-	r.unheard = "    http-request lua.sluice_tell_unheard if unheard { var(txn.sluice_question) -m found }\n" +
-		"    http-request set-var(txn.sluice.second) date() if unheard !exempt\n"
-	// One rule will do if all requests cost something of a unit.
-	every := slices.IndexFunc(units, func(u limits.CostUnit) bool { return u.Classes == nil })
-	for i, u := range units {
-		class := ofClass(i, u)
-		if every < 0 || i == every {
-			r.estimates += fmt.Sprintf("    http-request set-var(txn.sluice_question) rand() if !refused !exempt !agent_down%s\n", class)
+// silence adds the rules for a request that may cost something and that HAProxy heard no verdict about in time. If it passed at
+// once, as others do, a user whose requests come all together would be far above their limit whenever the agent is short of time.
+// So it is asked once more, and an agent that lives answers. Then it passes, and what its answer says is charged as if nothing
+// had been. All others pay for one condition of each rule.
+func (r *costRules) silence(units []limits.CostUnit) {
+	may := "!exempt"
+	if !slices.ContainsFunc(units, func(u limits.CostUnit) bool { return u.Classes == nil }) {
+		may = "!exempt costly"
+		for _, u := range units {
+			r.estimates += classList("costly", u)
 		}
-		r.unheard += fmt.Sprintf("    http-request set-var(txn.sluice.charged_%d) int(0) if unheard !exempt%s\n", i, class)
+	}
+	// Interrupted (4 since 3.1, 5 before): the client aborted while it was asked.
+	r.late = "    http-request lua.sluice_ask_again if { var(txn.sluice.err) -m found } { var(txn.sluice_question) -m found } !{ var(txn.sluice.err) -m int 4 5 } !agent_down " + may + "\n" +
+		"    http-request send-spoe-group sluice-wait start if { var(txn.sluice_late) -m found }\n"
+	r.unheard = "    http-request lua.sluice_tell_unheard if unheard { var(txn.sluice_question) -m found } " + may + "\n" +
+		"    http-request set-var(txn.sluice.second) date() if unheard !exempt\n"
+	for i, u := range units {
+		r.unheard += fmt.Sprintf("    http-request set-var(txn.sluice.charged_%d) int(0) if unheard !exempt%s\n", i, ofClass(i, u))
 	}
 }
 
-// estimate adds the rules that read what a request says it will cost of a unit.
+// estimate adds what reads how much a request says that it will cost of a unit.
 func (r *costRules) estimate(number int, u limits.CostUnit) {
 	if u.Estimate.IsZero() {
 		return // the agent knows it by the class
 	}
-	r.arguments += fmt.Sprintf("    args cost_%[1]d=var(txn.sluice_cost_%[1]d)\n", number)
-	class := ofClass(number, u)
+	argument := fmt.Sprintf("    args cost_%[1]d=var(txn.sluice_cost_%[1]d)\n", number)
 	if u.Estimate.Header != "" {
-		r.estimates += fmt.Sprintf(`    http-request set-var(txn.sluice_cost_%[1]d) req.fhdr(%[2]s) if !refused !exempt%[3]s { req.fhdr(%[2]s) -m reg '%[4]s' }`+"\n", number, u.Estimate.Header, class, wholeCost)
+		// The agent looks whether it is a cost, and so short it does no harm if it is not: a question must fit into a buffer.
+		argument = fmt.Sprintf("    args cost_%d=req.fhdr(%s),bytes(0,14)\n", number, u.Estimate.Header)
+	}
+	r.question += argument
+	r.again += argument
+	if u.Estimate.Header != "" {
 		return
 	}
 	// HAProxy takes the beginning of a body for JSON, too. So all of it has to be there. A text that it finds it leaves a text.
@@ -166,7 +177,7 @@ func (r *costRules) estimate(number int, u limits.CostUnit) {
 		"    http-request wait-for-body time "+bodyPatience+" if !refused !exempt !agent_down%[3]s tells_%[1]d\n"+
 		"    http-request set-var(txn.sluice_cost_%[1]d) 'req.body,json_query(\"$.%[4]s\",int),concat()' if !refused !exempt !agent_down%[3]s tells_%[1]d { internal.htx.has_eom }\n"+
 		"    http-request unset-var(txn.sluice_cost_%[1]d) if { var(txn.sluice_cost_%[1]d) -m found } !{ var(txn.sluice_cost_%[1]d) -m reg '%[5]s' }\n",
-		number, jsonDocument, class, strings.Join(u.Estimate.JSON, "."), wholeCost)
+		number, jsonDocument, ofClass(number, u), strings.Join(u.Estimate.JSON, "."), wholeCost)
 }
 
 // answerLists are the lists of conditions that the rules for answers share.
@@ -203,9 +214,32 @@ func trailerRules(number int, u limits.CostUnit) string {
 		fmt.Sprintf("    http-response lua.sluice_read_trailer %[3]s %[1]d %[2]s if charged_%[1]d { res.fhdr(trailer) -m reg -i '(?:^|[ \\t,])%[2]s(?:[ \\t,]|\\z)' }\n", number, u.Actual.Header, u.Name)
 }
 
-// oddNumber finds where HAProxy's json_query could read another number than lua/cost_scanner.lua does: the last key is
-// there twice, or has a value that is not written in digits alone.
-const oddNumber = `"%[1]s"(?:\s*+(?!:)|\s*+:\s*+(?!(?:0|[1-9][0-9]{0,12})\s*+[,}])|[\s\S]*"%[1]s")`
+// documentCost is a regular expression for the end of a JSON document, from the path's first key on, that has the cost in
+// its group. All that is open there has to end behind it, so the keys are where the path says. It does not match
+// where a later number could be at the path, which would count instead: where one of its keys comes once more, or one beside them is
+// written with escapes; nor a cost of 13 digits. Nothing in it gives back what it has matched, and an attempt ends at the next first key at the latest: so
+// it looks at each byte a few times at most, whatever the document is.
+func documentCost(path []string) string {
+	const space = `\s*+`
+	key := func(name string) string { return `"` + name + `"` + space + `:` + space }
+	first := `"` + path[0] + `"`
+	text := `(?!` + first + `)"[^"\\]*+(?:\\.[^"\\]*+)*+"`
+	// Whatever is in brackets, balanced, and a member of an object whose key is not the next one of the path.
+	nested := `(?<nested>[{\[](?:[^"{}\[\]]++|` + text + `|(?&nested))*+[}\]])`
+	value := `(?:[^"{}\[\],\s]++|` + text + `|(?&nested))`
+	member := func(not string) string {
+		return `(?!` + first + `|"` + not + `")"[^"\\]*+"` + space + `:` + space + value + space
+	}
+	before, behind := "", ""
+	for i, name := range path {
+		if i > 0 {
+			before += `\{` + space + `(?:` + member(name) + `,` + space + `)*+`
+		}
+		before += key(name)
+		behind = space + `(?:,` + space + member(name) + `)*+\}` + behind
+	}
+	return `(?(DEFINE)` + nested + `)(?<=[{,\s])` + before + `(0|[1-9][0-9]{0,11})` + behind + space + `\z`
+}
 
 // bodyRules have the body of an answer read: by HAProxy, if it is a document all of which is there with the headers,
 // and else by Lua as it goes by, which costs many times as much.
@@ -214,12 +248,16 @@ func bodyRules(number int, u limits.CostUnit) string {
 	if len(path) == 0 {
 		return ""
 	}
+	// A document that matches leaves "cost~" behind its last "|", and no other ends so.
+	const found = "|\\2~"
+	argument := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 	return failedRule("http-response", number, u) +
-		fmt.Sprintf("    http-response set-var(txn.sluice_told_%[1]d) 'res.body,json_query(\"$.%[2]s\",int)' if charged_%[1]d { internal.htx.has_eom } cost_document !cost_encoded !{ res.body -m reg '%[3]s' }\n"+
-			"    http-response set-var(txn.sluice_change_%[1]d) var(txn.sluice_told_%[1]d),sub(txn.sluice.charged_%[1]d) if charged_%[1]d { var(txn.sluice_told_%[1]d) -m int 0:%[4]d }\n"+
-			"    http-response lua.sluice_read_body %[5]s %[1]d %[2]s if charged_%[1]d !{ var(txn.sluice_told_%[1]d) -m found } cost_body !cost_encoded\n"+
+		fmt.Sprintf("    http-response set-var(txn.sluice_told_%[1]d) 'res.body,regsub(\"%[3]s\",\"%[4]s\"),word(-1,|)' if charged_%[1]d { internal.htx.has_eom } cost_document !cost_encoded\n"+
+			"    acl told_%[1]d var(txn.sluice_told_%[1]d) -m end ~\n"+
+			"    http-response set-var(txn.sluice_change_%[1]d) var(txn.sluice_told_%[1]d),sub(txn.sluice.charged_%[1]d) if told_%[1]d\n"+
+			"    http-response lua.sluice_read_body %[5]s %[1]d %[2]s if charged_%[1]d !told_%[1]d cost_body !cost_encoded\n"+
 			"    http-response set-var(txn.sluice_unreadable_cost) int(1),lua.sluice_unreadable if charged_%[1]d cost_encoded cost_body\n",
-			number, strings.Join(path, "."), fmt.Sprintf(oddNumber, path[len(path)-1]), int64(limits.MaxCost), u.Name)
+			number, strings.Join(path, "."), argument.Replace(documentCost(path)), argument.Replace(found), u.Name)
 }
 
 // settlingRules are the rules that tell the agent of what is known with an answer's headers, whoever
@@ -247,12 +285,13 @@ func putCosts(cfg, spoe *edition, r costRules) {
 	cfg.put("late questions", r.late)
 	cfg.put("unheard charges", r.unheard)
 	cfg.put("settling", r.settling)
-	spoe.put("costs of a request", r.arguments)
-	spoe.put("costs of a request that waits", r.arguments)
+	spoe.put("costs of a request", r.question)
+	spoe.put("costs of a request that waits", r.again)
 	if r.late != "" {
 		// As the first time, by the engine that has more time for the answer.
 		_, message, _ := strings.Cut(spoe.text, "spoe-message start-message\n")
 		message, _, _ = strings.Cut(message, "\n# The second question")
+		message = strings.Replace(message, r.question, r.again, 1)
 		spoe.put("group of late questions", "    groups start\n")
 		spoe.put("late questions", "\nspoe-message start-message\n"+message)
 	}

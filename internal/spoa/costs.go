@@ -29,12 +29,12 @@ func readCosts(r *spop.Request) (c askedCosts) {
 	}
 	for i := range c.estimates {
 		text, _ := r.Arg("cost_" + strconv.Itoa(i))
-		n, err := strconv.ParseInt(text, 10, 64)
+		n, err := strconv.ParseUint(text, 10, 63)
+		c.estimates[i] = int64(n)
 		// What is no such number is none: the estimate of the file holds.
-		if err != nil || n < 0 || n > limits.MaxCost {
-			n = -1
+		if err != nil || n > limits.MaxCost {
+			c.estimates[i] = -1
 		}
-		c.estimates[i] = n
 	}
 	return c
 }
