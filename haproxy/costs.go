@@ -151,9 +151,9 @@ func (r *costRules) silence(units []limits.CostUnit) {
 	r.late = "    http-request lua.sluice_ask_again if { var(txn.sluice.err) -m found } { var(txn.sluice_question) -m found } !{ var(txn.sluice.err) -m int 4 5 } !agent_down " + may + "\n" +
 		"    http-request send-spoe-group sluice-wait start if { var(txn.sluice_late) -m found }\n"
 	r.unheard = "    http-request lua.sluice_tell_unheard if unheard { var(txn.sluice_question) -m found } " + may + "\n" +
-		"    http-request set-var(txn.sluice.second) date() if unheard !exempt\n"
+		"    http-request set-var(txn.sluice_second) date() if unheard !exempt\n"
 	for i, u := range units {
-		r.unheard += fmt.Sprintf("    http-request set-var(txn.sluice.charged_%d) int(0) if unheard !exempt%s\n", i, ofClass(i, u))
+		r.unheard += fmt.Sprintf("    http-request set-var(txn.sluice.charged_%d) str(0@),concat(,txn.sluice_second) if unheard !exempt%s\n", i, ofClass(i, u))
 	}
 }
 
@@ -184,7 +184,7 @@ func (r *costRules) estimate(number int, u limits.CostUnit) {
 func answerLists(units []limits.CostUnit) string {
 	lists := ""
 	for i := range units {
-		lists += fmt.Sprintf("    acl charged_%[1]d var(txn.sluice.charged_%[1]d) -m found\n    acl known_%[1]d var(txn.sluice_change_%[1]d) -m found\n", i)
+		lists += fmt.Sprintf("    acl charged_%[1]d var(txn.sluice.charged_%[1]d) -m found\n    acl told_%[1]d var(txn.sluice_told_%[1]d) -m found\n", i)
 	}
 	if slices.ContainsFunc(units, func(u limits.CostUnit) bool { return len(u.Actual.JSON) > 0 }) {
 		lists += "    acl cost_body res.fhdr(content-type) -m reg -i '" + jsonAnswer + "'\n" +
@@ -194,15 +194,15 @@ func answerLists(units []limits.CostUnit) string {
 	return lists
 }
 
-// The rules that follow all begin with the condition that the request was charged. What they find out is by how much
-// the cost differs from that, in txn.sluice_change_0 and so on.
+// The rules that follow all begin with the condition that the request was charged. What they find out is
+// the cost, as text, in txn.sluice_told_0 and so on.
 
 // headerRule reads what an answer of the origin says in a header.
 func headerRule(number int, u limits.CostUnit) string {
 	if u.Actual.Header == "" {
 		return ""
 	}
-	return fmt.Sprintf("    http-response set-var(txn.sluice_change_%[1]d) res.fhdr(%[2]s),sub(txn.sluice.charged_%[1]d) if charged_%[1]d { res.fhdr(%[2]s) -m reg '%[3]s' }\n", number, u.Actual.Header, wholeCost)
+	return fmt.Sprintf("    http-response set-var(txn.sluice_told_%[1]d) res.fhdr(%[2]s) if charged_%[1]d { res.fhdr(%[2]s) -m reg '%[3]s' }\n", number, u.Actual.Header, wholeCost)
 }
 
 // trailerRules have a trailer of the same name read, where an answer announces it.
@@ -252,10 +252,10 @@ func bodyRules(number int, u limits.CostUnit) string {
 	const found = "|\\2~"
 	argument := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 	return failedRule("http-response", number, u) +
-		fmt.Sprintf("    http-response set-var(txn.sluice_told_%[1]d) 'res.body,regsub(\"%[3]s\",\"%[4]s\"),word(-1,|)' if charged_%[1]d { internal.htx.has_eom } cost_document !cost_encoded\n"+
-			"    acl told_%[1]d var(txn.sluice_told_%[1]d) -m end ~\n"+
-			"    http-response set-var(txn.sluice_change_%[1]d) var(txn.sluice_told_%[1]d),sub(txn.sluice.charged_%[1]d) if told_%[1]d\n"+
-			"    http-response lua.sluice_read_body %[5]s %[1]d %[2]s if charged_%[1]d !told_%[1]d cost_body !cost_encoded\n"+
+		fmt.Sprintf("    http-response set-var(txn.sluice_document_%[1]d) 'res.body,regsub(\"%[3]s\",\"%[4]s\"),word(-1,|)' if charged_%[1]d { internal.htx.has_eom } cost_document !cost_encoded\n"+
+			"    acl document_%[1]d var(txn.sluice_document_%[1]d) -m end ~\n"+
+			"    http-response set-var(txn.sluice_told_%[1]d) var(txn.sluice_document_%[1]d),word(1,~) if document_%[1]d\n"+
+			"    http-response lua.sluice_read_body %[5]s %[1]d %[2]s if charged_%[1]d !document_%[1]d cost_body !cost_encoded\n"+
 			"    http-response set-var(txn.sluice_unreadable_cost) int(1),lua.sluice_unreadable if charged_%[1]d cost_encoded cost_body\n",
 			number, strings.Join(path, "."), argument.Replace(documentCost(path)), argument.Replace(found), u.Name)
 }
@@ -267,7 +267,7 @@ func settlingRules(number int, u limits.CostUnit) string {
 		return "" // nothing is ever known then
 	}
 	return failedRule("http-after-response", number, u) +
-		fmt.Sprintf(`    http-after-response set-var(txn.sluice_settled) var(txn.sluice.second),concat(" %[2]s ",txn.sluice_change_%[1]d," "),concat(,txn.sluice_user),lua.sluice_settle if { var(txn.sluice_change_%[1]d) -m int :-1 1: }`+"\n", number, u.Name)
+		fmt.Sprintf(`    http-after-response set-var(txn.sluice_settled) var(txn.sluice_told_%[1]d),concat(" ",txn.sluice.charged_%[1]d," %[2]s "),concat(,txn.sluice_user),lua.sluice_settle if told_%[1]d !{ var(txn.sluice.charged_%[1]d),word(1,@),strcmp(txn.sluice_told_%[1]d) -m int 0 }`+"\n", number, u.Name)
 }
 
 // failedRule is that a request costs nothing which failed and whose answer does not say what it cost.
@@ -275,7 +275,7 @@ func failedRule(kind string, number int, u limits.CostUnit) string {
 	if u.FailedCostsEstimate {
 		return ""
 	}
-	return fmt.Sprintf("    %[2]s set-var(txn.sluice_change_%[1]d) int(0),sub(txn.sluice.charged_%[1]d) if charged_%[1]d !known_%[1]d { status ge 400 }\n", number, kind)
+	return fmt.Sprintf("    %[2]s set-var(txn.sluice_told_%[1]d) str(0) if charged_%[1]d !told_%[1]d { status ge 400 }\n", number, kind)
 }
 
 // putCosts puts the rules in place.

@@ -165,7 +165,7 @@ func TestCostsOfManyThreads(t *testing.T) {
 		_, _ = io.WriteString(w, `{"usage":{"total_tokens":21}}`)
 	}})
 	c.answerTold(func(told) vars {
-		return vars{"second": "1764003600", "charged_0": "100", "charged_1": "1000", "down": uint32(1 << 20)}
+		return vars{"charged_0": "100@1764003600", "charged_1": "1000@1764003600", "down": uint32(1 << 20)}
 	})
 	const clients, each = 16, 25
 	done := make(chan error, clients)

@@ -38,7 +38,7 @@ type costKind struct {
 var (
 	headerUnit = []limits.CostUnit{{Name: "exports", Estimate: limits.CostSource{Header: "x-rows"}, Actual: limits.CostSource{Header: "x-cost"}}}
 	jsonUnit   = []limits.CostUnit{{Name: "tokens", Actual: limits.CostSource{JSON: []string{"usage", "total_tokens"}}}}
-	charged    = vars{"second": "1764003600", "charged_0": "1000"}
+	charged    = vars{"charged_0": "1000@1764003600"}
 )
 
 // costGroups are what is compared: the first row of each is what costs add to.

@@ -98,10 +98,10 @@ func (c *costRig) listen(t testing.TB, path string) {
 // charge has the agent charge every request these amounts, "" for nothing.
 func (c *costRig) charge(amounts ...string) {
 	c.answerTold(func(told) vars {
-		v := vars{"second": "1764003600"}
+		v := vars{}
 		for i, n := range amounts {
 			if n != "" {
-				v[fmt.Sprintf("charged_%d", i)] = n
+				v[fmt.Sprintf("charged_%d", i)] = n + "@1764003600"
 			}
 		}
 		return v
@@ -296,7 +296,7 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 	late := make(chan struct{})
 	c.answerTold(func(told) vars {
 		<-late
-		return vars{"second": "1764003600", "charged_0": "100", "charged_1": "1000"}
+		return vars{"charged_0": "100@1764003600", "charged_1": "1000@1764003600"}
 	})
 	// The class of what the second unit costs is POST.
 	second := time.Now().Unix()
@@ -371,9 +371,9 @@ func TestVerdictsAboutLateCosts(t *testing.T) {
 		switch {
 		case !asked:
 			<-done
-			return vars{"second": "1", "charged_0": "1"}
+			return vars{"charged_0": "1@1"}
 		case q.User == "ann":
-			return vars{"second": "1764003600", "charged_0": "100"}
+			return vars{"charged_0": "100@1764003600"}
 		}
 		return overCost(q)
 	})
@@ -687,7 +687,7 @@ func TestCostsAddress(t *testing.T) {
 	d := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, CostsSocket: l.Addr().String()}, serve: func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "40")
 	}})
-	d.answerTold(func(told) vars { return vars{"second": "5", "charged_0": "100"} })
+	d.answerTold(func(told) vars { return vars{"charged_0": "100@5"} })
 	d.get(t, "X-User: ann")
 	conn, err := l.Accept()
 	if err != nil {
@@ -696,7 +696,7 @@ func TestCostsAddress(t *testing.T) {
 	defer conn.Close()
 	_ = conn.SetReadDeadline(time.Now().Add(proctest.Patience))
 	line, err := bufio.NewReader(conn).ReadString('\n')
-	if want := "5 exports -60 ann\n"; err != nil || line != want {
+	if want := "40 100@5 exports ann\n"; err != nil || line != want {
 		t.Errorf("told %q, %v, want %q", line, err, want)
 	}
 }

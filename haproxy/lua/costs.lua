@@ -2,8 +2,8 @@
 -- haproxy.cfg has it loaded and says what is to be read, in the files for a limit file with costs; cost_scanner.lua reads
 -- and cost_queue.lua keeps what is to be told.
 --
--- Whether a request was charged, of which unit and in which second, is in txn.sluice.second and txn.sluice.charged_0 and so
--- on, which the agent's answer has set. A cost in a header, or in a small document that HAProxy reads itself, takes one call
+-- How much a request was charged of which unit, and in which second, is in txn.sluice.charged_0 and so on, as "1000@1764003600",
+-- which the agent's answer has set. A cost in a header, or in a small document that HAProxy reads itself, takes one call
 -- of a converter. One in any other body takes a filter, which has no callback but the payload's, and that only for answers
 -- that an action has armed it for. It holds nothing back: it looks at what goes by.
 --
@@ -36,7 +36,7 @@ local SILENCE, RENEWAL = 60, 30
 collectgarbage("setpause", 400)
 
 local queue = Queue.new(MOST)
-local running, match, whole = coroutine.running, string.match, Scanner.whole
+local running, match, format, whole = coroutine.running, string.match, string.format, Scanner.whole
 
 -- A converter's work: what an answer's headers say of a unit, as a line for the agent. Without a result no variable is set.
 core.register_converters("sluice_settle", function(line) queue:append(line) end)
@@ -76,11 +76,14 @@ function Filter:new()
 	return f
 end
 
--- note corrects what was charged to what was read.
+-- note corrects what is charged to what was read. While the line before is still to be told, this one takes its place.
 local function note(r, cost)
-	if not cost or cost == r.charged then return end
-	r.entry = queue:add(r.second, r.unit, cost - r.charged, r.user, r.entry)
-	r.charged = cost
+	if not cost or cost == r.told then return end
+	if not queue:holds(r.line) then
+		r.charged, r.line = r.told, queue:append("")
+	end
+	r.told = cost
+	queue[r.line] = format("%d %d%s %s %s", cost, r.charged, r.second, r.unit, r.user)
 end
 
 -- trailer is the value of a field behind the body, once they are there. Lua is shown none, but HAProxy's look at a
@@ -117,12 +120,14 @@ core.register_filter("sluice_costs", Filter, function(f) return f end)
 
 -- arm has an answer's body go by the filter, which reads the cost of a unit there.
 local function arm(txn, unit, number)
-	local f, user, second = filters[running()], txn:get_var("txn.sluice_user"), txn:get_var("txn.sluice.second")
-	local charged = whole(txn:get_var("txn.sluice.charged_" .. number))
-	if not f or not user or not second or not charged then return nil end
+	local f, user = filters[running()], txn:get_var("txn.sluice_user")
+	local charged, second = match(txn:get_var("txn.sluice.charged_" .. number) or "", "^(%d+)(@%d+)$")
+	charged = charged and whole(charged)
+	if not f or not user or not charged then return nil end
 	if #f == 0 then filter.register_data_filter(f, txn.res) end
 	-- What the headers have told already is what the body corrects.
-	local r = { unit = unit, user = user, second = second, charged = charged + (txn:get_var("txn.sluice_change_" .. number) or 0) }
+	local told = txn:get_var("txn.sluice_told_" .. number)
+	local r = { unit = unit, user = user, second = second, told = told and whole(told) or charged }
 	f[#f + 1] = r
 	return r
 end

@@ -13,7 +13,7 @@ import (
 type Correction struct {
 	Second int64 // in which it was charged, since the epoch; 1 or later
 	Unit   string
-	Change int64 // not 0; as much as limits.MaxCost in either direction
+	Change int64 // as much as limits.MaxCost in either direction; 0: what was charged is right after all
 	User   string
 }
 
@@ -31,8 +31,8 @@ type line struct {
 }
 
 const (
-	// maxLine is the longest line without its end, in bytes: three numbers and names, and a user's key at an endpoint.
-	maxLine = 10 + 1 + 24 + 1 + 14 + 1 + maxUser
+	// maxLine is the longest line without its end, in bytes: two costs, a second, and names, one a user's key at an endpoint.
+	maxLine = 13 + 1 + 13 + 1 + 10 + 1 + 24 + 1 + maxUser
 	// maxUser is the longest key of a user in HAProxy's tables, in bytes.
 	maxUser = 127
 	// maxSecond has the ten digits that seconds since the epoch have for the next two centuries.
@@ -48,7 +48,7 @@ var (
 	errParts  = errors.New("not a correction, which has four parts")
 	errSecond = errors.New("no second since the epoch")
 	errUnit   = errors.New("no name of a unit")
-	errChange = errors.New("no change of a cost")
+	errCost   = errors.New("no cost")
 	errUser   = errors.New("no key of a user")
 	errCount  = errors.New("no count")
 	errID     = errors.New("no id of a question")
@@ -69,22 +69,27 @@ func parse(text []byte) (line, error) {
 	case len(parts) != 4:
 		return line{}, errParts
 	}
-	second, err := number(parts[0], 1, maxSecond, errSecond)
+	cost, err := number(parts[0], 0, limits.MaxCost, errCost)
 	if err != nil {
 		return line{}, err
 	}
-	if len(parts[1]) > 24 || !unitName.Match(parts[1]) {
-		return line{}, errUnit
+	amount, at, _ := bytes.Cut(parts[1], []byte("@"))
+	charged, err := number(amount, 0, limits.MaxCost, errCost)
+	if err != nil {
+		return line{}, err
 	}
-	change, err := number(parts[2], -limits.MaxCost, limits.MaxCost, errChange)
-	if err != nil || change == 0 {
-		return line{}, errChange
+	second, err := number(at, 1, maxSecond, errSecond)
+	if err != nil {
+		return line{}, err
+	}
+	if len(parts[2]) > 24 || !unitName.Match(parts[2]) {
+		return line{}, errUnit
 	}
 	user := parts[3]
 	if !isUser(user) {
 		return line{}, errUser
 	}
-	return line{correction: Correction{Second: second, Unit: string(parts[1]), Change: change, User: string(user)}}, nil
+	return line{correction: Correction{Second: second, Unit: string(parts[2]), Change: cost - charged, User: string(user)}}, nil
 }
 
 // parseUnheard reads a line of three parts, of which the user's key may have blanks.

@@ -176,7 +176,7 @@ func (s *Listener) hear(conn net.Conn) {
 			s.metrics.unreadable.Add(float64(said.unreadable))
 		case said.unheard.User != "":
 			s.options.Unheard(said.unheard)
-		default:
+		case said.correction.Change != 0:
 			batch = append(batch, said.correction)
 		}
 	}

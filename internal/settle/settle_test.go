@@ -106,7 +106,7 @@ func (r *rig) counted(t *testing.T, name string) float64 {
 func TestListenerHearsCorrections(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, Options{})
-	r.say(t, "unheard 8589934591 Ann Lee of it\nunheard 0 ~\n1764003600 tokens -812 alice\n1764003601 exports 1000000000000 @api/Ann Lee\ndropped 12\nunreadable 3\n1 a 1 ~\n")
+	r.say(t, "unheard 8589934591 Ann Lee of it\nunheard 0 ~\n188 1000@1764003600 tokens alice\n1000000000000 0@1764003601 exports @api/Ann Lee\ndropped 12\nunreadable 3\n5 5@1 tokens even\n1 0@1 a ~\n")
 	want := []Correction{{1764003600, "tokens", -812, "alice"}, {1764003601, "exports", 1000000000000, "@api/Ann Lee"}, {1, "a", 1, "~"}}
 	if got := r.take(); !slices.Equal(got, want) {
 		t.Errorf("heard %v, want %v", got, want)
@@ -138,23 +138,25 @@ func TestListenerClosesOnBadLines(t *testing.T) {
 		"a nameless one":     "unheard 1 ",
 		"a question of text": "unheard x alice",
 		"a large question":   "unheard 8589934592 alice",
-		"three parts":        "1 tokens 5",
-		"a second of nobody": "-1 tokens 5 alice",
-		"a sign":             "+1 tokens 5 alice",
-		"a far second":       "10000000000 tokens 5 alice",
-		"no number":          "1 tokens 5x alice",
-		"a fraction":         "1 tokens 5.0 alice",
-		"no change":          "1 tokens 0 alice",
-		"too much":           "1 tokens 1000000000001 alice",
-		"too little":         "1 tokens -1000000000001 alice",
-		"beyond 64 bits":     "1 tokens 99999999999999999999 alice",
-		"a unit's letters":   "1 Tokens 5 alice",
-		"a long unit":        "1 " + strings.Repeat("a", 25) + " 5 alice",
-		"no unit":            "1  5 alice",
-		"nobody":             "1 tokens 5 ",
-		"a control byte":     "1 tokens 5 ali\x00ce",
-		"a carriage return":  "1 tokens 5 alice\r",
-		"a long key":         "1 tokens 5 " + strings.Repeat("a", maxUser+1),
+		"three parts":        "5 0@1 tokens",
+		"no second":          "5 0 tokens alice",
+		"a second of nobody": "5 0@-1 tokens alice",
+		"a far second":       "5 0@10000000000 tokens alice",
+		"a sign":             "+5 0@1 tokens alice",
+		"a sign behind":      "5 +1@1 tokens alice",
+		"no number":          "5x 0@1 tokens alice",
+		"a fraction":         "5.0 0@1 tokens alice",
+		"too much":           "1000000000001 0@1 tokens alice",
+		"too much before":    "5 1000000000001@1 tokens alice",
+		"too little":         "-5 0@1 tokens alice",
+		"beyond 64 bits":     "99999999999999999999 0@1 tokens alice",
+		"a unit's letters":   "5 0@1 Tokens alice",
+		"a long unit":        "5 0@1 " + strings.Repeat("a", 25) + " alice",
+		"no unit":            "5 0@1  alice",
+		"nobody":             "5 0@1 tokens ",
+		"a control byte":     "5 0@1 tokens ali\x00ce",
+		"a carriage return":  "5 0@1 tokens alice\r",
+		"a long key":         "5 0@1 tokens " + strings.Repeat("a", maxUser+1),
 		"a long line":        strings.Repeat("a", 1<<20),
 		"a count":            "dropped 0",
 		"a count below":      "unreadable -1",
@@ -162,7 +164,7 @@ func TestListenerClosesOnBadLines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, Options{})
-			r.say(t, "1 tokens 5 before\n"+bad+"\n1 tokens 5 behind\n")
+			r.say(t, "5 0@1 tokens before\n"+bad+"\n5 0@1 tokens behind\n")
 			if got, want := r.take(), []Correction{{1, "tokens", 5, "before"}}; !slices.Equal(got, want) {
 				t.Errorf("heard %v, want %v", got, want)
 			}
@@ -170,7 +172,7 @@ func TestListenerClosesOnBadLines(t *testing.T) {
 				t.Errorf("%v bad lines, want 1", got)
 			}
 			// The next connection is a new beginning.
-			r.say(t, "2 tokens 5 next\n")
+			r.say(t, "5 0@2 tokens next\n")
 			if got, want := r.take(), []Correction{{2, "tokens", 5, "next"}}; !slices.Equal(got, want) {
 				t.Errorf("heard %v afterwards, want %v", got, want)
 			}
@@ -182,7 +184,7 @@ func TestListenerClosesOnBadLines(t *testing.T) {
 func TestListenerIgnoresHalfALine(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, Options{})
-	r.say(t, "1 tokens 5 alice\n2 tokens 6 bo")
+	r.say(t, "5 0@1 tokens alice\n6 0@2 tokens bo")
 	if got, want := r.take(), []Correction{{1, "tokens", 5, "alice"}}; !slices.Equal(got, want) {
 		t.Errorf("heard %v, want %v", got, want)
 	}
@@ -201,7 +203,7 @@ func TestListenerHearsAll(t *testing.T) {
 		wg.Go(func() {
 			var b strings.Builder
 			for n := range each {
-				fmt.Fprintf(&b, "%d tokens %d user%d\n", n+1, n+1, i)
+				fmt.Fprintf(&b, "%d 0@%d tokens user%d\n", n+1, n+1, i)
 			}
 			r.say(t, b.String())
 		})
@@ -234,13 +236,13 @@ func TestListenerBoundsConnections(t *testing.T) {
 		}
 		return nil
 	})
-	r.say(t, "1 tokens 5 refused\n")
+	r.say(t, "5 0@1 tokens refused\n")
 	if got, n := r.take(), r.counted(t, "sluice_settle_refused_connections_total"); len(got) != 0 || n != 1 {
 		t.Errorf("heard %v, %v connections refused, want nothing and 1", got, n)
 	}
 	first.Close()
 	proctest.Eventually(t, "room for another connection", func() error {
-		r.say(t, "2 tokens 5 alice\n")
+		r.say(t, "5 0@2 tokens alice\n")
 		if got := r.take(); !slices.Equal(got, []Correction{{2, "tokens", 5, "alice"}}) {
 			return fmt.Errorf("heard %v", got)
 		}
@@ -263,7 +265,7 @@ func TestListenerFails(t *testing.T) {
 
 // Whatever is sent, what is taken for a correction is one, and reads the same as it was written.
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"1764003600 tokens -812 alice", "dropped 12", "unreadable 3", "1 a-b_c 1 @api/Ann Lee", "1 tokens 5 ~", "x", "", "1  5 a"} {
+	for _, seed := range []string{"188 1000@1764003600 tokens alice", "dropped 12", "unreadable 3", "1 0@1 a-b_c @api/Ann Lee", "5 0@1 tokens ~", "x", "", "5 0@1  a"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -284,10 +286,10 @@ func FuzzParse(f *testing.F) {
 			if said != (line{unreadable: said.unreadable}) || !strings.HasPrefix(string(text), "unreadable ") {
 				t.Errorf("parse(%q) = %v", text, said)
 			}
-		case c.Second < 1 || c.Change == 0 || c.Unit == "" || c.User == "" || strings.ContainsAny(c.User, "\x00\n\r\x7f"):
+		case c.Second < 1 || c.Unit == "" || c.User == "" || strings.ContainsAny(c.User, "\x00\n\r\x7f"):
 			t.Errorf("parse(%q) = %v, want an error", text, said)
 		default:
-			again, err := parse(fmt.Appendf(nil, "%d %s %d %s", c.Second, c.Unit, c.Change, c.User))
+			again, err := parse(fmt.Appendf(nil, "%d %d@%d %s %s", max(0, c.Change), max(0, -c.Change), c.Second, c.Unit, c.User))
 			if err != nil || again != said || len(text) > maxLine+20 {
 				t.Errorf("parse(%q) = %v, and again %v, %v", text, said, again, err)
 			}

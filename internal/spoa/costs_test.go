@@ -78,7 +78,7 @@ func TestVariablesOfCosts(t *testing.T) {
 		maps.Copy(with, more)
 		return with
 	}
-	charged := func(n string) vars { return vars{"second": second, "charged_0": n} }
+	charged := func(n string) vars { return vars{"charged_0": n + "@" + second} }
 	for _, tt := range []struct {
 		name   string
 		before []args
@@ -92,9 +92,9 @@ func TestVariablesOfCosts(t *testing.T) {
 		{"it says no number", nil, asks("alice", args{"cost_0": "-5"}), charged("100")},
 		{"nor one with a sign", nil, asks("alice", args{"cost_0": "+5"}), charged("100")},
 		{"nor one that is too large", nil, asks("alice", args{"cost_0": "1000000000001"}), charged("100")},
-		{"another number of the unit", nil, asks("alice", args{"units": "euros tokens", "cost_0": "1", "cost_1": "30"}), vars{"second": second, "charged_1": "30"}},
-		{"a unit that HAProxy does not know", nil, asks("alice", args{"units": "euros", "cost_0": "1"}), vars{"second": second}},
-		{"no units at all", nil, args{"user": "alice", "class": "GET"}, vars{"second": second}},
+		{"another number of the unit", nil, asks("alice", args{"units": "euros tokens", "cost_0": "1", "cost_1": "30"}), vars{"charged_1": "30@" + second}},
+		{"a unit that HAProxy does not know", nil, asks("alice", args{"units": "euros", "cost_0": "1"}), vars{}},
+		{"no units at all", nil, args{"user": "alice", "class": "GET"}, vars{}},
 		{"refused until the minute ends", []args{asks("alice", args{"cost_0": "901"})}, asks("alice", nil),
 			vars{"reason": "cost", "cause": "pool", "class": "tokens/minute", "unit": "tokens", "limit": "1000", "window": uint32(60), "retry": uint32(60)}},
 		{"more than a limit", nil, asks("alice", args{"cost_0": "5000000001"}),
@@ -102,11 +102,11 @@ func TestVariablesOfCosts(t *testing.T) {
 		{"in a dry run", []args{asks("carol", args{"cost_0": "900"})}, asks("carol", args{"cost_0": "900"}), charged("900")},
 		{"not limited", nil, asks("dave", args{"cost_0": "900"}), vars{}},
 		{"for the access log", []args{asks("alice", args{"cost_0": "300"})}, asks("alice", args{"cost_0": "200", "log": true}),
-			vars{"second": second, "charged_0": "200", "class": "tokens/minute", "unit": "tokens", "limit": uint32(1000), "remaining": uint32(500)}},
+			vars{"charged_0": "200@" + second, "class": "tokens/minute", "unit": "tokens", "limit": uint32(1000), "remaining": uint32(500)}},
 		{"for the access log, nearer to another limit", nil, asks("bob", args{"cost_0": "10", "log": true}),
-			vars{"second": second, "charged_0": "10", "class": "concurrent-requests", "limit": uint32(2), "remaining": uint32(1)}},
+			vars{"charged_0": "10@" + second, "class": "concurrent-requests", "limit": uint32(2), "remaining": uint32(1)}},
 		{"for the access log, of a dry run", []args{asks("carol", args{"cost_0": "900"})}, asks("carol", args{"cost_0": "900", "log": true}),
-			vars{"second": second, "charged_0": "900", "verdict": "dry-run", "class": "tokens/minute", "unit": "tokens", "limit": uint32(1000), "remaining": uint32(0)}},
+			vars{"charged_0": "900@" + second, "verdict": "dry-run", "class": "tokens/minute", "unit": "tokens", "limit": uint32(1000), "remaining": uint32(0)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -373,7 +373,7 @@ func TestCostsOnRedis(t *testing.T) {
 	}
 	defer conn.Close()
 	second, _ := v.charged.settleAt()
-	if _, err := fmt.Fprintf(conn, "%d tokens -200 erin\n", second); err != nil {
+	if _, err := fmt.Fprintf(conn, "400 600@%d tokens erin\n", second); err != nil {
 		t.Fatal(err)
 	}
 	allowed("what came back can be charged from the other instance", b, 600)
