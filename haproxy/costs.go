@@ -150,10 +150,17 @@ func (r *costRules) silence(units []limits.CostUnit) {
 	// Interrupted (4 since 3.1, 5 before): the client aborted while it was asked.
 	r.late = "    http-request lua.sluice_ask_again if { var(txn.sluice.err) -m found } { var(txn.sluice_question) -m found } !{ var(txn.sluice.err) -m int 4 5 } !agent_down " + may + "\n" +
 		"    http-request send-spoe-group sluice-wait start if { var(txn.sluice_late) -m found }\n"
-	r.unheard = "    http-request lua.sluice_tell_unheard if unheard { var(txn.sluice_question) -m found } " + may + "\n" +
-		"    http-request set-var(txn.sluice_second) date() if unheard !exempt\n"
+	// In one rule what all requests cost: each costs every request a condition.
+	all := ""
 	for i, u := range units {
-		r.unheard += fmt.Sprintf("    http-request set-var(txn.sluice.charged_%d) str(0@),concat(,txn.sluice_second) if unheard !exempt%s\n", i, ofClass(i, u))
+		if u.Classes == nil {
+			all += fmt.Sprintf(" %d", i)
+		} else {
+			r.unheard += fmt.Sprintf("    http-request lua.sluice_unheard %d if unheard !exempt%s\n", i, ofClass(i, u))
+		}
+	}
+	if all != "" {
+		r.unheard += fmt.Sprintf("    http-request lua.sluice_unheard %s if unheard !exempt\n", strings.ReplaceAll(strings.TrimSpace(all), " ", ","))
 	}
 }
 
@@ -184,7 +191,7 @@ func (r *costRules) estimate(number int, u limits.CostUnit) {
 func answerLists(units []limits.CostUnit) string {
 	lists := ""
 	for i := range units {
-		lists += fmt.Sprintf("    acl charged_%[1]d var(txn.sluice.charged_%[1]d) -m found\n    acl told_%[1]d var(txn.sluice_told_%[1]d) -m found\n", i)
+		lists += fmt.Sprintf("    acl charged_%[1]d var(txn.sluice.charged_%[1]d) -m found\n    acl told_%[1]d var(txn.sluice_told_%[1]d) -m reg '%[2]s'\n", i, wholeCost)
 	}
 	if slices.ContainsFunc(units, func(u limits.CostUnit) bool { return len(u.Actual.JSON) > 0 }) {
 		lists += "    acl cost_body res.fhdr(content-type) -m reg -i '" + jsonAnswer + "'\n" +
@@ -195,14 +202,14 @@ func answerLists(units []limits.CostUnit) string {
 }
 
 // The rules that follow all begin with the condition that the request was charged. What they find out is
-// the cost, as text, in txn.sluice_told_0 and so on.
+// the cost, as text, in txn.sluice_told_0 and so on. What is there may be no cost, if a header has something else.
 
 // headerRule reads what an answer of the origin says in a header.
 func headerRule(number int, u limits.CostUnit) string {
 	if u.Actual.Header == "" {
 		return ""
 	}
-	return fmt.Sprintf("    http-response set-var(txn.sluice_told_%[1]d) res.fhdr(%[2]s) if charged_%[1]d { res.fhdr(%[2]s) -m reg '%[3]s' }\n", number, u.Actual.Header, wholeCost)
+	return fmt.Sprintf("    http-response set-var(txn.sluice_told_%[1]d) res.fhdr(%[2]s) if charged_%[1]d\n", number, u.Actual.Header)
 }
 
 // trailerRules have a trailer of the same name read, where an answer announces it.

@@ -47,13 +47,20 @@ core.register_converters("sluice_unreadable", function()
 	return 1
 end)
 
--- tell_unheard tells the agent that nobody has heard the verdict of a request's question. It may have charged the request, or be about to,
--- and gives that back.
+-- tell_unheard tells the agent, if a request was asked about, that nobody has heard the verdict. It may have charged the request, or be
+-- about to, and gives that back.
 local function tell_unheard(txn)
 	local question, user = txn:get_var("txn.sluice_question"), txn:get_var("txn.sluice_user")
 	if question and user then queue:append("unheard " .. question .. " " .. user) end
 end
-core.register_action("sluice_tell_unheard", { "http-req" }, tell_unheard)
+-- A request that passes without a verdict has been charged nothing, of the units of these numbers.
+core.register_action("sluice_unheard", { "http-req" }, function(txn, numbers)
+	tell_unheard(txn)
+	txn:unset_var("txn.sluice_question") -- it is told once
+	for number in numbers:gmatch("%d+") do
+		txn:set_var("txn.sluice.charged_" .. number, "0@" .. core.now().sec)
+	end
+end, 1)
 
 -- The next question about the same request is another one.
 core.register_action("sluice_ask_again", { "http-req" }, function(txn)
@@ -126,7 +133,7 @@ local function arm(txn, unit, number)
 	if not f or not user or not charged then return nil end
 	if #f == 0 then filter.register_data_filter(f, txn.res) end
 	-- What the headers have told already is what the body corrects.
-	local told = txn:get_var("txn.sluice_told_" .. number)
+	local told = match(txn:get_var("txn.sluice_told_" .. number) or "", "^%d+$")
 	local r = { unit = unit, user = user, second = second, told = told and whole(told) or charged }
 	f[#f + 1] = r
 	return r
