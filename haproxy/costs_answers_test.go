@@ -80,6 +80,7 @@ func TestRateLimitOnAllowedAnswers(t *testing.T) {
 			{"in progress", "all", vars{"class": "concurrent-requests", "limit": uint32(9), "remaining": uint32(8)}, map[string]string{"RateLimit-Policy": `"concurrent-requests";q=9;qu="concurrent-requests"`, "RateLimit": `"concurrent-requests";r=8`}},
 			{"a cost", "all", vars{"class": "tokens/day", "unit": "tokens", "limit": "500000000000", "remaining": "499999999999"}, map[string]string{"RateLimit-Policy": `"tokens/day";q=500000000000;w=86400;qu="tokens"`, "RateLimit": `"tokens/day";r=499999999999`}},
 			{"nothing known", "all", nil, nil},
+			{"a dry run would have refused", "all", vars{"verdict": "dry-run", "class": "GET", "limit": uint32(60), "remaining": uint32(0)}, nil},
 			{"refused", "all", overCost(told{}), map[string]string{"RateLimit-Policy": `"tokens/minute";q=500000000000;w=60;qu="tokens"`, "RateLimit": `"tokens/minute";r=0;t=42`}},
 		} {
 			c := newCostRig(t, setup{beside: beside, Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_RATELIMIT=" + row.env}}})
