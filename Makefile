@@ -134,11 +134,12 @@ test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2, and on Va
 DURATION ?= 20m
 SEED     ?= 0
 STORE    ?= all
+USERS    ?=
 
-chaos: setup ## break a cluster under load for DURATION, as SEED says, on Redis STORE=single, sentinel, cluster or all in turn; the last line is the verdict
+chaos: setup ## break a cluster under load for DURATION, as SEED says, on Redis STORE=single, sentinel, cluster or all in turn; USERS=talk,cheap,dear: only they send; the last line is the verdict
 	@mkdir -p bin
 	$(GO) build -trimpath -o bin/chaos ./test/chaos/cmd/chaos
-	@exec bin/chaos --duration $(DURATION) --seed $(SEED) --store $(STORE)
+	@exec bin/chaos --duration $(DURATION) --seed $(SEED) --store $(STORE) --users='$(USERS)'
 
 bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost chooses
 	@haproxy='$(HAPROXY)'; \

@@ -43,6 +43,7 @@ type load struct {
 	addresses []string
 	history   *history.Writer
 	seed      uint64
+	users     []string                     // see Options
 	reused    map[string][]*http.Transport // by kind, of each instance
 	alone     *http.Transport              // that reuses nothing
 
@@ -53,8 +54,8 @@ type load struct {
 	skipped        atomic.Int64 // that were not sent because too many were in progress
 }
 
-func newLoad(addresses []string, w *history.Writer, seed uint64) *load {
-	l := &load{addresses: addresses, history: w, seed: seed, reused: map[string][]*http.Transport{}}
+func newLoad(addresses []string, w *history.Writer, seed uint64, users []string) *load {
+	l := &load{addresses: addresses, history: w, seed: seed, users: users, reused: map[string][]*http.Transport{}}
 	var h2 http.Protocols
 	h2.SetUnencryptedHTTP2(true)
 	for range addresses {
@@ -70,6 +71,9 @@ func newLoad(addresses []string, w *history.Writer, seed uint64) *load {
 func (l *load) run(ctx context.Context) {
 	var clients sync.WaitGroup
 	for number, u := range users {
+		if !isAmong(l.users, u.name) {
+			continue
+		}
 		random := func(i int) *rand.Rand { return rand.New(rand.NewPCG(l.seed, uint64(number*1000+i))) }
 		switch u.does {
 		case steady:
@@ -82,10 +86,12 @@ func (l *load) run(ctx context.Context) {
 			}
 		}
 	}
-	clients.Go(func() {
-		random := rand.New(rand.NewPCG(l.seed, uint64(time.Now().UnixNano())))
-		l.atRate(ctx, randomNames, random, func() string { return fmt.Sprintf("name-%x", random.Uint64()) }, user{kinds: three, method: "GET"})
-	})
+	if len(l.users) == 0 {
+		clients.Go(func() {
+			random := rand.New(rand.NewPCG(l.seed, uint64(time.Now().UnixNano())))
+			l.atRate(ctx, randomNames, random, func() string { return fmt.Sprintf("name-%x", random.Uint64()) }, user{kinds: three, method: "GET"})
+		})
+	}
 	clients.Wait()
 	for _, transports := range l.reused {
 		for _, t := range transports {

@@ -24,6 +24,7 @@ type Options struct {
 	MaxWait  time.Duration // of the agents
 	Race     bool          // builds the commands with the race detector
 	Only     []string      // see schedule.Plan.Only
+	Users    []string      // who sends, by the beginnings of their names; none: all, and names that were never seen
 	Dir      string        // that the run makes, and in which it leaves the history and what processes wrote
 	Out      io.Writer     // of progress
 }
@@ -88,7 +89,7 @@ func (r *runner) run() error {
 	history.Write(r.history, history.Run{Seed: r.Seed, Store: r.Store, Instances: schedule.Instances, Begin: r.begun})
 	r.writeLimits(users, r.begun)
 	r.writeLimits(others(), r.begun)
-	r.load = newLoad(r.world.c.Addresses(), r.history, r.Seed)
+	r.load = newLoad(r.world.c.Addresses(), r.history, r.Seed, r.Users)
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
 	var beside sync.WaitGroup

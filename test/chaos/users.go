@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -140,6 +141,25 @@ func others() (all []user) {
 
 // crowdUsers is how many users an overload has.
 const crowdUsers = 8
+
+// isAmong reports whether a user's name begins with one of these, or there are none.
+func isAmong(beginnings []string, name string) bool {
+	return len(beginnings) == 0 || slices.ContainsFunc(beginnings, func(b string) bool { return strings.HasPrefix(name, b) })
+}
+
+// CheckUsers returns an error that names the users if one of these begins no user's name.
+func CheckUsers(beginnings []string) error {
+	var names []string
+	for _, u := range users {
+		names = append(names, u.name)
+	}
+	for _, b := range beginnings {
+		if !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, b) }) {
+			return fmt.Errorf("no user's name begins with %q; the users are %s", b, strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
 
 // writeLimits writes down what the limit file says from a time on.
 func (r *runner) writeLimits(of []user, from time.Time) {

@@ -30,6 +30,7 @@ type options struct {
 	MaxWait  time.Duration `default:"60ms" help:"--max-wait of the agents: three times the shipped one, for a machine on which everything runs at once."`
 	Race     bool          `help:"Build the commands with the race detector."`
 	Only     []string      `help:"Of the faults of the seed, only those which this is part of, such as 'stop haproxy-1': to find out which a failure needs."`
+	Users    []string      `help:"Only these users send, by the beginnings of their names, such as 'talk,cheap,dear', those with limits of costs: with less to do a machine stalls less, and a stall excuses much. Default: all."`
 	Dir      string        `default:"chaos-run" help:"Where to leave the history and what the processes wrote."`
 	Plan     bool          `help:"Print the faults, and do nothing."`
 }
@@ -41,6 +42,10 @@ func run() int {
 	kong.Parse(&o, kong.Name("chaos"), kong.Description("Break a cluster of real processes under load, and judge what it does."))
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64N(1_000_000) + 1
+	}
+	if err := chaos.CheckUsers(o.Users); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos: --users:", err)
+		return 1
 	}
 	stores := []string{o.Store}
 	if o.Store == "all" {
@@ -60,7 +65,7 @@ func run() int {
 	for _, store := range stores {
 		fmt.Printf("chaos: %s for %v, into %s\n", store, each, filepath.Join(o.Dir, store))
 		problems, err := chaos.Run(ctx, chaos.Options{
-			Seed: o.Seed, Store: store, Duration: each, MaxWait: o.MaxWait, Race: o.Race, Only: o.Only, Dir: filepath.Join(o.Dir, store), Out: os.Stdout,
+			Seed: o.Seed, Store: store, Duration: each, MaxWait: o.MaxWait, Race: o.Race, Only: o.Only, Users: o.Users, Dir: filepath.Join(o.Dir, store), Out: os.Stdout,
 		})
 		if ctx.Err() != nil {
 			fmt.Println("chaos: FAIL: ended early")
