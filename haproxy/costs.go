@@ -148,8 +148,9 @@ func (r *costRules) silence(units []limits.CostUnit) {
 		}
 	}
 	// Interrupted (4 since 3.1, 5 before): the client aborted while it was asked.
-	r.late = "    http-request lua.sluice_ask_again if { var(txn.sluice.err) -m found } { var(txn.sluice_question) -m found } !{ var(txn.sluice.err) -m int 4 5 } !agent_down " + may + "\n" +
-		"    http-request send-spoe-group sluice-wait start if { var(txn.sluice_late) -m found }\n"
+	r.late = "    filter spoe engine sluice-late config \"${SLUICE_CFG_DIR-.}/spoe.cfg\"\n" +
+		"    http-request lua.sluice_ask_again if { var(txn.sluice.err) -m found } { var(txn.sluice_question) -m found } !{ var(txn.sluice.err) -m int 4 5 } !agent_down " + may + "\n" +
+		"    http-request send-spoe-group sluice-late start if { var(txn.sluice_late) -m found }\n"
 	// In one rule what all requests cost: each costs every request a condition.
 	all := ""
 	for i, u := range units {
@@ -285,6 +286,27 @@ func failedRule(kind string, number int, u limits.CostUnit) string {
 	return fmt.Sprintf("    %[2]s set-var(txn.sluice_told_%[1]d) str(0) if charged_%[1]d !told_%[1]d { status ge 400 }\n", number, kind)
 }
 
+// lateEngine asks the same as the first time. Its time is longer than HAProxy needs to find that an agent hangs, and bounded,
+// because not all questions that wait end then (seen on 2.6).
+const lateEngine = `
+# The second question about a request that may cost something, if the first one got no answer in time. No answer means: allowed.
+[sluice-late]
+spoe-agent sluice-late
+    groups start
+    use-backend sluice_wait
+    option var-prefix sluice
+    option continue-on-error
+    option set-on-error err
+    option dontlog-normal
+    timeout processing "${SLUICE_LATE_TIMEOUT-2s}"
+    no option async
+    timeout hello 500ms
+    timeout idle 2m
+    maxconnrate 500
+
+spoe-message start-message
+`
+
 // putCosts puts the rules in place.
 func putCosts(cfg, spoe *edition, r costRules) {
 	cfg.put("units of costs", r.units)
@@ -295,11 +317,8 @@ func putCosts(cfg, spoe *edition, r costRules) {
 	spoe.put("costs of a request", r.question)
 	spoe.put("costs of a request that waits", r.again)
 	if r.late != "" {
-		// As the first time, by the engine that has more time for the answer.
 		_, message, _ := strings.Cut(spoe.text, "spoe-message start-message\n")
 		message, _, _ = strings.Cut(message, "\n# The second question")
-		message = strings.Replace(message, r.question, r.again, 1)
-		spoe.put("group of late questions", "    groups start\n")
-		spoe.put("late questions", "\nspoe-message start-message\n"+message)
+		spoe.put("late questions", lateEngine+strings.Replace(message, r.question, r.again, 1))
 	}
 }

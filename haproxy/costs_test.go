@@ -283,7 +283,7 @@ func TestSettledByHeaders(t *testing.T) {
 // counts for nothing.
 func TestSettledWithoutAVerdict(t *testing.T) {
 	t.Parallel()
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", VerdictTimeout: 100 * time.Millisecond, Env: []string{"SLUICE_CREDIT=off", "SLUICE_WAIT_TIMEOUT=100ms"}}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", VerdictTimeout: 100 * time.Millisecond, Env: []string{"SLUICE_CREDIT=off", "SLUICE_LATE_TIMEOUT=100ms"}}, serve: func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if cost := q.Header.Get("Tell"); cost != "" {
 			w.Header().Set("X-Cost", cost)
@@ -352,7 +352,7 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 // The second answer holds, whatever it is: a request that was asked about once more does not pass as one that nobody heard of.
 func TestVerdictsAboutLateCosts(t *testing.T) {
 	t.Parallel()
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", VerdictTimeout: 100 * time.Millisecond}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", VerdictTimeout: 100 * time.Millisecond, Env: []string{"SLUICE_LATE_TIMEOUT=1m"}}, serve: func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "40")
 	}})
 	// The first question about each user waits until the second one has its answer.

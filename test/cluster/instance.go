@@ -60,10 +60,11 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 	config.Instance = in.Name
 	config.Bind, config.Origin, config.SPOE = in.Address, in.line("origin", c.options.Origin), "unix@"+in.line("spoe", in.SPOE)
 	config.Peer = "unix@" + in.Peers
-	config.CostsSocket = "unix@" + filepath.Join(dir, "costs.sock") // where the agent listens by default
+	config.CostsSocket = "unix@" + in.line("costs", filepath.Join(dir, "costs.sock")) // where the agent listens by default
 	config.Runtime, config.Stats, config.Identify, config.Threads = in.Runtime, in.Stats, c.options.Identify, c.options.Threads
 	config.VerdictTimeout = c.options.MaxWait + 10*time.Millisecond
-	config.Env = []string{fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", 5*c.options.MaxWait.Milliseconds())} // as shipped, with the shipped wait
+	wait := c.options.MaxWait.Milliseconds()
+	config.Env = []string{fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", 5*wait), fmt.Sprintf("SLUICE_LATE_TIMEOUT=%dms", 100*wait)} // as shipped, with the shipped wait
 	if c.options.AccessLog != "" {
 		config.Env = append(config.Env, "SLUICE_ACCESS_LOG="+c.options.AccessLog)
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -114,4 +115,51 @@ tiers:
 			}
 		})
 	}
+}
+
+// An agent that hangs holds requests that may cost something for no longer than they have for the second question, here 2.5
+// seconds, and those that come when HAProxy has found that it hangs not at all.
+func TestCostsWhileTheAgentHangs(t *testing.T) {
+	t.Parallel()
+	c := cluster.Start(t, cluster.Options{MaxWait: 25 * time.Millisecond, Limits: `
+version: 1
+costs: {credits: {estimate: {header: X-Rows, default: 1}, actual: {header: X-Cost}}}
+default_tier: free
+tiers: {free: {costs: {credits: {second: 1000}}}}
+`})
+	c.Settle()
+	agent, address := c.Instances[0].Agent, c.Instances[0].Address
+	if err := agent.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = agent.Signal(syscall.SIGCONT) }()
+	var clients sync.WaitGroup
+	for range 50 {
+		clients.Go(func() {
+			began := time.Now()
+			response, err := http.Get("http://" + address + "/bytes/1")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			response.Body.Close()
+			if response.StatusCode != http.StatusOK {
+				t.Errorf("status %d, want 200", response.StatusCode)
+			}
+			// Ten times as long, for a machine that stands still, and less than those may wait who wait in line.
+			if took := time.Since(began); took > 25*time.Second {
+				t.Errorf("a request took %v", took)
+			}
+		})
+		time.Sleep(20 * time.Millisecond)
+	}
+	clients.Wait()
+	proctest.Eventually(t, "HAProxy has found that the agent hangs", func() error {
+		began := time.Now()
+		get(t, address, "alice")
+		if took := time.Since(began); took > 20*time.Millisecond {
+			return fmt.Errorf("a request took %v", took)
+		}
+		return nil
+	})
 }
