@@ -161,6 +161,8 @@ func lineName(line string) string {
 	switch what {
 	case "spoe":
 		return haproxy + "→" + agent
+	case "costs":
+		return haproxy + "→" + agent + " costs"
 	case "origin":
 		return haproxy + "→origin"
 	case "redis":

@@ -20,6 +20,7 @@ const (
 	haproxyCredit  = "HAProxy reloaded, of its credit"
 	haproxyReload  = "HAProxy reloaded"
 	runtimeSocket  = "HAProxy's runtime socket missing, refused, or without an answer"
+	correctionLost = "corrections are lost between HAProxy and the agent"
 	shareLost      = "share of a user lost on its way, or the HAProxy that has it restarted"
 	redisDead      = "Redis dead or stopped"
 	redisFull      = "Redis takes no writes or no connections: `maxmemory` is reached, its disk is full, or it has no file descriptors left"
@@ -110,6 +111,10 @@ var allowances = []allowance{
 	{fault: history.Partition, part: "haproxy→agent", rows: []string{agentDead}, requests: beside(1), byDefault: true, inProgress: double, bytes: double, costs: unbounded, refusedCost: &nothing, refusedRate: ptr(evenParts(.25)), refusedInProgress: ptr(evenParts(.25)), unnoticed: agentUnnoticed, alone: true, recovery: 5 * time.Second},
 	{fault: history.Slow, part: "haproxy→agent", rows: []string{agentLate}, requests: beside(1), byDefault: true, inProgress: beside(1), bytes: beside(1), costs: unbounded, refusedCost: &nothing, refusedRate: &nothing, refusedInProgress: &nothing, recovery: 2 * time.Second},
 	{fault: history.Reset, part: "haproxy→agent", rows: []string{agentDead}, requests: beside(1), byDefault: true, inProgress: beside(1), bytes: beside(1), costs: unbounded, refusedCost: &nothing, refusedRate: ptr(evenParts(.25)), refusedInProgress: ptr(evenParts(.25)), unnoticed: agentUnnoticed, alone: true, recovery: 2 * time.Second},
+	// A cost that is told late, or never, was estimated too low or too high until then.
+	{fault: history.Partition, part: "haproxy→agent costs", rows: []string{correctionLost}, costs: double, refusedCost: &nothing, recovery: 3 * time.Second},
+	{fault: history.Slow, part: "haproxy→agent costs", rows: []string{correctionLost}, costs: double, refusedCost: &nothing, recovery: 3 * time.Second},
+	{fault: history.Reset, part: "haproxy→agent costs", rows: []string{correctionLost}, costs: double, refusedCost: &nothing, recovery: 3 * time.Second},
 	// Without the peers session blocks lapse, and shares do not come; what is in progress is told by each question.
 	{fault: history.Partition, part: "agent→haproxy peers", rows: []string{haproxyDead, shareLost}, bytes: double, refusedInProgress: &nothing, recovery: time.Second},
 	{fault: history.Slow, part: "agent→haproxy peers", rows: []string{haproxyDead, shareLost}, bytes: double, refusedInProgress: &nothing, recovery: time.Second},

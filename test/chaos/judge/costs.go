@@ -165,8 +165,9 @@ func (t *trial) nearestCost(o *Observation, charges []charge, q *history.Request
 			}
 		}
 		if value := float64(charged) / limit; value >= o.Value() {
-			// Since the window's begin: what was lost then stays charged until its end.
-			o.Count, o.Limit, o.What, o.Begin = float64(charged), limit, "charged in a "+r.window, r.begin(i)
+			// What was lost since the window's begin stays charged until its end; and what passed uncharged in the one before,
+			// as without an agent, is charged later and may be a debt to this one.
+			o.Count, o.Limit, o.What, o.Begin = float64(charged), limit, "charged in the "+r.window+" after the one", r.begin(i-1)
 		}
 	}
 }

@@ -152,7 +152,7 @@ func (o *Observation) String() string {
 		return fmt.Sprintf("%s got no answer through instance %d, or half of one, or an error, from %s to %s", user, o.Instance, at, o.End.UTC().Format("15:04:05.000"))
 	case Costs:
 		return fmt.Sprintf("%s was answered what cost %.0f of %.0f %s from %s on", user, o.Count, o.Limit, o.What, at)
-	case RefusedRate, RefusedInProgress, RefusedCost:
+	case RefusedRate, RefusedInProgress, RefusedCost: // a cost's Begin is that of the window before
 		if math.IsInf(o.Limit, 1) {
 			return fmt.Sprintf("%s was refused through instance %d without a limit at %s", user, o.Instance, at)
 		}

@@ -104,7 +104,7 @@ func limitedByFiles(store string) []string {
 func links(store string) (all []string) {
 	for i := range Instances {
 		agent, haproxy := fmt.Sprintf("agent-%d", i), fmt.Sprintf("haproxy-%d", i)
-		all = append(all, haproxy+"→"+agent, agent+"→"+haproxy+" peers", agent+"→"+haproxy+" runtime", haproxy+"→origin")
+		all = append(all, haproxy+"→"+agent, haproxy+"→"+agent+" costs", agent+"→"+haproxy+" peers", agent+"→"+haproxy+" runtime", haproxy+"→origin")
 		if store == "single" {
 			all = append(all, agent+"→redis")
 		}
