@@ -53,6 +53,7 @@ local function tell_unheard(txn)
 	local question, user = txn:get_var("txn.sluice_question"), txn:get_var("txn.sluice_user")
 	if question and user then queue:append("unheard " .. question .. " " .. user) end
 end
+
 -- A request that passes without a verdict has been charged nothing, of the units of these numbers.
 core.register_action("sluice_unheard", { "http-req" }, function(txn, numbers)
 	tell_unheard(txn)
