@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -213,14 +214,30 @@ func (r *rig) perSecond(t testing.TB, request string) (admitted map[int]int, rea
 func (r *rig) wantPerSecond(t *testing.T, user string, want int) {
 	t.Helper()
 	admitted, reasons, calm := r.perSecond(t, httpGET("/", "X-User: "+user))
+	unheard := r.cli(t, "show table sluice_unheard")
 	for second, n := range admitted {
-		if n < want-2 && calm || n > want {
-			t.Errorf("%.20s: %d admitted in second %d, want %d", user, n, second, want)
+		if n < want-2 && calm || n > want*entriesOf(t, unheard, second) {
+			t.Errorf("%.20s: %d admitted in second %d, want %d; table sluice_unheard:\n%s", user, n, second, want, unheard)
 		}
 	}
 	if reasons["request-rate"] == 0 || len(reasons) != 1 {
 		t.Errorf("%.20s: refused for %v, want request-rate only", user, reasons)
 	}
+}
+
+// entriesOf is how many entries of a second any user has in table sluice_unheard. From 3.0 on that may be two: two threads that make
+// one at the same instant. Each counts for itself until the first one is found no more.
+func entriesOf(t *testing.T, table string, second int) int {
+	t.Helper()
+	if proctest.HAProxyVersion(t) < "3.0" {
+		return 1
+	}
+	most, entries := 1, map[string]int{}
+	for _, key := range regexp.MustCompile(fmt.Sprintf(`key=\S+\|%d `, second)).FindAllString(table, -1) {
+		entries[key]++
+		most = max(most, entries[key])
+	}
+	return most
 }
 
 // While the agent is down, HAProxy admits of users with credit what they have of it, times
