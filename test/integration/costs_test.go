@@ -117,8 +117,8 @@ tiers:
 	}
 }
 
-// An agent that hangs holds requests that may cost something for no longer than they have for the second question, here 2.5
-// seconds, and those that come when HAProxy has found that it hangs not at all.
+// An agent that hangs holds requests that may cost something for no longer than they have for the second question, 2.5 seconds
+// here. Those that wait in line have ten minutes, so whoever waited with them would have no answer.
 func TestCostsWhileTheAgentHangs(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t, cluster.Options{MaxWait: 25 * time.Millisecond, Limits: `
@@ -126,18 +126,18 @@ version: 1
 costs: {credits: {estimate: {header: X-Rows, default: 1}, actual: {header: X-Cost}}}
 default_tier: free
 tiers: {free: {costs: {credits: {second: 1000}}}}
-`})
+`, EnvOf: func(string) []string { return []string{"SLUICE_WAIT_TIMEOUT=10m"} }})
 	c.Settle()
-	agent, address := c.Instances[0].Agent, c.Instances[0].Address
-	if err := agent.Signal(syscall.SIGSTOP); err != nil {
+	in := c.Instances[0]
+	if err := in.Agent.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = agent.Signal(syscall.SIGCONT) }()
+	defer func() { _ = in.Agent.Signal(syscall.SIGCONT) }()
+	client := &http.Client{Timeout: proctest.Patience}
 	var clients sync.WaitGroup
 	for range 50 {
 		clients.Go(func() {
-			began := time.Now()
-			response, err := http.Get("http://" + address + "/bytes/1")
+			response, err := client.Get("http://" + in.Address + "/bytes/1")
 			if err != nil {
 				t.Error(err)
 				return
@@ -146,20 +146,8 @@ tiers: {free: {costs: {credits: {second: 1000}}}}
 			if response.StatusCode != http.StatusOK {
 				t.Errorf("status %d, want 200", response.StatusCode)
 			}
-			// Ten times as long, for a machine that stands still, and less than those may wait who wait in line.
-			if took := time.Since(began); took > 25*time.Second {
-				t.Errorf("a request took %v", took)
-			}
 		})
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // some of them come before HAProxy has found that it hangs, and some behind
 	}
 	clients.Wait()
-	proctest.Eventually(t, "HAProxy has found that the agent hangs", func() error {
-		began := time.Now()
-		get(t, address, "alice")
-		if took := time.Since(began); took > 20*time.Millisecond {
-			return fmt.Errorf("a request took %v", took)
-		}
-		return nil
-	})
 }
