@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -152,16 +153,16 @@ func (r *costRules) silence(units []limits.CostUnit) {
 		"    http-request lua.sluice_ask_again if { var(txn.sluice.err) -m found } { var(txn.sluice_question) -m found } !{ var(txn.sluice.err) -m int 4 5 } !agent_down " + may + "\n" +
 		"    http-request send-spoe-group sluice-late start if { var(txn.sluice_late) -m found }\n"
 	// In one rule what all requests cost: each costs every request a condition.
-	all := ""
+	var all []string
 	for i, u := range units {
 		if u.Classes == nil {
-			all += fmt.Sprintf(" %d", i)
+			all = append(all, strconv.Itoa(i))
 		} else {
 			r.unheard += fmt.Sprintf("    http-request lua.sluice_unheard %d if unheard !exempt%s\n", i, ofClass(i, u))
 		}
 	}
-	if all != "" {
-		r.unheard += fmt.Sprintf("    http-request lua.sluice_unheard %s if unheard !exempt\n", strings.ReplaceAll(strings.TrimSpace(all), " ", ","))
+	if len(all) > 0 {
+		r.unheard += fmt.Sprintf("    http-request lua.sluice_unheard %s if unheard !exempt\n", strings.Join(all, ","))
 	}
 }
 
