@@ -80,6 +80,36 @@ func TestCreditWithdrawnBehindATicket(t *testing.T) {
 	}
 }
 
+// A request whose tickets are renewed by another one before it is through has used up its user's credit, as far as anybody
+// can tell while the agent is down. What the row grants to users without credit is not for it.
+func TestCreditWithoutAgentBehindATicket(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}, edit: pausing("    # Is it still the same credit?")})
+	r.teachRow(t, generation, 1000, 0)
+	r.lend(t, "alice", credit(unlimited, nil))
+	r.native(t, httpGET("/", "X-User: alice"))
+	r.down(t)
+	drawn := r.entry(t, "alice")["gpc4"]
+	goOn := r.paused(t)
+	proctest.Eventually(t, "a ticket is drawn", func() error {
+		if got := r.entry(t, "alice")["gpc4"]; got != drawn+1 {
+			return fmt.Errorf("%d tickets for PUT, want %d", got, drawn+1)
+		}
+		return nil
+	})
+	end := r.entry(t, "alice")["gpt1"]
+	proctest.Eventually(t, "others renew", func() error {
+		r.get(t, "X-User: alice")
+		if e := r.entry(t, "alice"); e["gpt1"] == end {
+			return fmt.Errorf("entry %v, want another end than %d", e, end)
+		}
+		return nil
+	})
+	if got := goOn(); got.Status != 429 || got.Header.Get("Sluice-Reason") != "request-rate" {
+		t.Errorf("%d %s, want 429 request-rate", got.Status, got.Header.Get("Sluice-Reason"))
+	}
+}
+
 // One request at a time renews tickets. Others of that moment find no end yet and ask, and
 // are in nobody's way later.
 func TestCreditIsRenewedOnce(t *testing.T) {

@@ -184,18 +184,22 @@ func (r *rig) perSecond(t testing.TB, request string) (admitted map[int]int, rea
 	t.Helper()
 	var from, to int64
 	calm = someSeconds(t, func(begun, end time.Time) {
-		from, to, admitted, reasons = begun.Unix(), end.Unix(), map[int]int{}, map[string]int{}
+		tickets, unheard := newAdmissions(), map[int]int{}
+		from, to, reasons = begun.Unix(), end.Unix(), map[string]int{}
 		r.load(t, 8, end, func(int) string { return request }, func(a answer) {
-			if a.Status != 200 {
+			switch {
+			case a.Status != 200:
 				reasons[a.Header.Get("Sluice-Reason")]++
-				return
-			}
-			if a.Header.Get("X-Ticket") != "" {
-				admitted[number(t, a, "X-End")-1]++
-			} else {
-				admitted[number(t, a, "X-Now")]++
+			case a.Header.Get("X-Ticket") != "":
+				tickets.add(t, a)
+			default:
+				unheard[number(t, a, "X-Now")]++
 			}
 		})
+		admitted = tickets.bySecond()
+		for second, n := range unheard {
+			admitted[second] += n
+		}
 	})
 	for second := from + 1; second < to; second++ {
 		admitted[int(second)] += 0 // also one in which nothing was

@@ -117,12 +117,13 @@ func (r *rig) native(t testing.TB, raw string) {
 	})
 }
 
-// Headers of answers, by which tests know the second, the ticket and the generation by
-// which HAProxy admitted a request.
+// Headers of answers, by which tests know the second, the ticket, the last ticket of that second and the generation
+// by which HAProxy admitted a request. Who was not let through by a ticket has none.
 func telling(cfg string) string {
 	// The short way keeps less than that in variables.
 	for short, kept := range map[string]string{
 		"sc_inc_gpc(1,0),sub(":                                 "sc_inc_gpc(1,0),set-var(txn.test_ticket),sub(",
+		"sc_get_gpt(7,0),set-var(":                             "sc_get_gpt(7,0),set-var(txn.test_last),set-var(",
 		"date(3),sub(":                                         "date(),set-var(txn.sluice_now),add(3),sub(",
 		"sc_get_gpt(1,0),set-var(txn.sluice_read)":             "sc_get_gpt(1,0),set-var(txn.sluice_end),set-var(txn.sluice_read)",
 		"date(1) if renews":                                    "date(1),set-var(txn.sluice_end) if renews",
@@ -132,7 +133,8 @@ func telling(cfg string) string {
 	}
 	return strings.Replace(cfg, "    # Sluice-* headers are for answers.", `    http-response set-header X-End %[var(txn.sluice_end)]
     http-response set-header X-Now %[var(txn.sluice_now)]
-    http-response set-header X-Ticket %[var(txn.test_ticket)]
+    http-response set-header X-Ticket %[var(txn.test_ticket)] if !{ var(txn.sluice_asked) -m found }
+    http-response set-header X-Last %[var(txn.test_last)]
     http-response set-header X-Generation %[var(txn.sluice_credit)]
     # Sluice-* headers are for answers.`, 1)
 }
@@ -144,6 +146,29 @@ func number(t testing.TB, a answer, field string) int {
 		t.Errorf("%s: %v", field, err)
 	}
 	return n
+}
+
+// admissions counts requests that were let through by tickets. Two maps by the last ticket of a second: how many requests, and
+// the end of that second. A thread may read an end just before the tickets are renewed, and draw one of the new ones: the last
+// ticket tells which second it is of, and whoever read the end later tells when that is.
+type admissions struct{ requests, ends map[int]int }
+
+func newAdmissions() admissions { return admissions{map[int]int{}, map[int]int{}} }
+
+func (a admissions) add(t testing.TB, got answer) {
+	t.Helper()
+	last := number(t, got, "X-Last")
+	a.requests[last]++
+	a.ends[last] = max(a.ends[last], number(t, got, "X-End"))
+}
+
+// bySecond is how many requests the tickets of each second let through.
+func (a admissions) bySecond() map[int]int {
+	admitted := map[int]int{}
+	for last, n := range a.requests {
+		admitted[a.ends[last]-1] += n
+	}
+	return admitted
 }
 
 // load sends requests over n connections until a time, and calls with each answer.
@@ -235,7 +260,8 @@ func TestCreditIsExact(t *testing.T) {
 			var from, to int64
 			var admitted map[int]int // by the second
 			calm := someSeconds(t, func(begun, end time.Time) {
-				from, to, admitted = begun.Unix(), end.Unix(), map[int]int{}
+				tally := newAdmissions()
+				from, to = begun.Unix(), end.Unix()
 				r.load(t, 16, end, func(int) string { return row.request }, func(a answer) {
 					if a.Status != 200 {
 						return
@@ -248,8 +274,9 @@ func TestCreditIsExact(t *testing.T) {
 						t.Errorf("ticket %d was drawn twice", ticket)
 					}
 					tickets[ticket] = true
-					admitted[second]++
+					tally.add(t, a)
 				})
+				admitted = tally.bySecond()
 				for second, n := range admitted {
 					if n > each {
 						t.Errorf("%d admitted in second %d, want %d at most", n, second, each)
