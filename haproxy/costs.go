@@ -203,8 +203,8 @@ func answerLists(units []limits.CostUnit) string {
 	return lists
 }
 
-// The rules that follow all begin with the condition that the request was charged. What they find out is
-// the cost, as text, in txn.sluice_told_0 and so on. What is there may be no cost, if a header has something else.
+// The rules that follow all begin with the condition that ends most of them: that the request was charged, or that it failed. What
+// they find out is the cost, as text, in txn.sluice_told_0 and so on. What is there may be no cost, if a header has something else.
 
 // headerRule reads what an answer of the origin says in a header.
 func headerRule(number int, u limits.CostUnit) string {
@@ -284,7 +284,7 @@ func failedRule(kind string, number int, u limits.CostUnit) string {
 	if u.FailedCostsEstimate {
 		return ""
 	}
-	return fmt.Sprintf("    %[2]s set-var(txn.sluice_told_%[1]d) str(0) if charged_%[1]d !told_%[1]d { status ge 400 }\n", number, kind)
+	return fmt.Sprintf("    %[2]s set-var(txn.sluice_told_%[1]d) str(0) if { status ge 400 } charged_%[1]d !told_%[1]d\n", number, kind)
 }
 
 // lateEngine asks the same as the first time. Its time is longer than HAProxy needs to find that an agent hangs, and bounded,
