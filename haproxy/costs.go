@@ -17,6 +17,7 @@ type costRules struct {
 	estimates string // before the question: what bodies of requests say that they will cost
 	late      string // after the question: what has got no answer in time is asked once more
 	unheard   string // then: nobody has heard what it was charged, so it is charged nothing yet
+	reader    string // the filter that reads bodies of answers
 	settling  string // for the answer: what they did cost
 	question  string // its arguments
 	again     string // those of the second one about a request
@@ -80,23 +81,22 @@ func newCostRules(units []limits.CostUnit) (costRules, error) {
 	for i, u := range units {
 		r.class(i, u)
 		r.estimate(i, u)
-		headers += headerRule(i, u)
+		headers += headerRule(i, u) + failedRule(i, u)
 		trailers += trailerRules(i, u)
 		bodies += bodyRules(i, u)
 		told += settlingRules(i, u)
 	}
 	r.silence(units)
-	// A filter costs every request that is asked about, charged or not: three Lua coroutines.
-	const filter = "    filter lua.sluice_costs\n"
+	// A filter costs every request that is asked about, charged or not: three Lua coroutines. Streams are read here: without
+	// the option the kernel keeps the first events of one for up to 200 ms, as it does behind a HAProxy without Sluice.
+	const filter, ifTrailers = "    filter lua.sluice_costs\n", "    .if streq(\"${SLUICE_COST_TRAILERS-off}\",on)\n%s    .endif\n"
 	if bodies != "" {
-		// Streams are read here. Without this option the kernel keeps the first events of one for up to 200 ms, as it does
-		// behind a HAProxy without Sluice.
-		bodies = filter + "    option http-no-delay\n" + bodies
+		r.reader = filter + "    option http-no-delay\n"
 	} else if trailers != "" {
-		trailers = filter + trailers
+		r.reader = fmt.Sprintf(ifTrailers, filter)
 	}
 	if trailers != "" {
-		trailers = "    .if streq(\"${SLUICE_COST_TRAILERS-off}\",on)\n" + trailers + "    .endif\n"
+		trailers = fmt.Sprintf(ifTrailers, trailers)
 	}
 	r.settling = answerLists(units) + headers + bodies + trailers + told
 	return r, nil
@@ -198,7 +198,7 @@ func answerLists(units []limits.CostUnit) string {
 	if slices.ContainsFunc(units, func(u limits.CostUnit) bool { return len(u.Actual.JSON) > 0 }) {
 		lists += "    acl cost_body res.fhdr(content-type) -m reg -i '" + jsonAnswer + "'\n" +
 			"    acl cost_document res.fhdr(content-type) -m reg -i '" + jsonDocument + "'\n" +
-			"    acl cost_encoded res.fhdr(content-encoding) -m found\n"
+			"    acl cost_encoded res.fhdr(content-encoding) -m reg -i '^(?!identity[ \\t]*\\z).'\n"
 	}
 	return lists
 }
@@ -219,8 +219,7 @@ func trailerRules(number int, u limits.CostUnit) string {
 	if u.Actual.Header == "" {
 		return ""
 	}
-	return failedRule("http-response", number, u) +
-		fmt.Sprintf("    http-response lua.sluice_read_trailer %[3]s %[1]d %[2]s if charged_%[1]d { res.fhdr(trailer) -m reg -i '(?:^|[ \\t,])%[2]s(?:[ \\t,]|\\z)' }\n", number, u.Actual.Header, u.Name)
+	return fmt.Sprintf("    http-response lua.sluice_read_trailer %[3]s %[1]d %[2]s if charged_%[1]d { res.fhdr(trailer) -m reg -i '(?:^|[ \\t,])%[2]s(?:[ \\t,]|\\z)' }\n", number, u.Actual.Header, u.Name)
 }
 
 // documentCost is a regular expression for the end of a JSON document, from the path's first key on, that has the cost in
@@ -260,13 +259,12 @@ func bodyRules(number int, u limits.CostUnit) string {
 	// A document that matches leaves "cost~" behind its last "|", and no other ends so.
 	const found = "|\\2~"
 	argument := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
-	return failedRule("http-response", number, u) +
-		fmt.Sprintf("    http-response set-var(txn.sluice_document_%[1]d) 'res.body,regsub(\"%[3]s\",\"%[4]s\"),word(-1,|)' if charged_%[1]d { internal.htx.has_eom } cost_document !cost_encoded\n"+
-			"    acl document_%[1]d var(txn.sluice_document_%[1]d) -m end ~\n"+
-			"    http-response set-var(txn.sluice_told_%[1]d) var(txn.sluice_document_%[1]d),word(1,~) if document_%[1]d\n"+
-			"    http-response lua.sluice_read_body %[5]s %[1]d %[2]s if charged_%[1]d !document_%[1]d cost_body !cost_encoded\n"+
-			"    http-response set-var(txn.sluice_unreadable_cost) int(1),lua.sluice_unreadable if charged_%[1]d cost_encoded cost_body\n",
-			number, strings.Join(path, "."), argument.Replace(documentCost(path)), argument.Replace(found), u.Name)
+	return fmt.Sprintf("    http-response set-var(txn.sluice_document_%[1]d) 'res.body,regsub(\"%[3]s\",\"%[4]s\"),word(-1,|)' if charged_%[1]d { internal.htx.has_eom } cost_document !cost_encoded\n"+
+		"    acl document_%[1]d var(txn.sluice_document_%[1]d) -m end ~\n"+
+		"    http-response set-var(txn.sluice_told_%[1]d) var(txn.sluice_document_%[1]d),word(1,~) if document_%[1]d\n"+
+		"    http-response lua.sluice_read_body %[5]s %[1]d %[2]s if charged_%[1]d !document_%[1]d cost_body !cost_encoded\n"+
+		"    http-response set-var(txn.sluice_unreadable_cost) int(1),lua.sluice_unreadable if charged_%[1]d cost_encoded cost_body\n",
+		number, strings.Join(path, "."), argument.Replace(documentCost(path)), argument.Replace(found), u.Name)
 }
 
 // settlingRules are the rules that tell the agent of what is known with an answer's headers, whoever
@@ -275,16 +273,26 @@ func settlingRules(number int, u limits.CostUnit) string {
 	if u.Actual.Header == "" && len(u.Actual.JSON) == 0 && u.FailedCostsEstimate {
 		return "" // nothing is ever known then
 	}
-	return failedRule("http-after-response", number, u) +
+	return unservedRule(number, u) +
 		fmt.Sprintf(`    http-after-response set-var(txn.sluice_settled) var(txn.sluice_told_%[1]d),concat(" ",txn.sluice.charged_%[1]d," %[2]s "),concat(,txn.sluice_user),lua.sluice_settle if told_%[1]d !{ var(txn.sluice.charged_%[1]d),word(1,@),strcmp(txn.sluice_told_%[1]d) -m int 0 }`+"\n", number, u.Name)
 }
 
-// failedRule is that a request costs nothing which failed and whose answer does not say what it cost.
-func failedRule(kind string, number int, u limits.CostUnit) string {
+// failedRule is that a request costs nothing which the origin could not serve and whose answer does not say what it cost.
+func failedRule(number int, u limits.CostUnit) string {
 	if u.FailedCostsEstimate {
 		return ""
 	}
-	return fmt.Sprintf("    %[2]s set-var(txn.sluice_told_%[1]d) str(0) if { status ge 400 } charged_%[1]d !told_%[1]d\n", number, kind)
+	return fmt.Sprintf("    http-response set-var(txn.sluice_told_%[1]d) str(0) if { status ge 400 } charged_%[1]d !told_%[1]d\n", number)
+}
+
+// unservedRule is that a request costs nothing which no origin has got: HAProxy refuses it by a rule, or could not connect. Who
+// leaves after the origin got the request pays the estimate, and so does one that the origin did not answer in time: else
+// a client had the origin work for nothing. (From 3.0 on HAProxy makes an answer for a client that has left.)
+func unservedRule(number int, u limits.CostUnit) string {
+	if u.FailedCostsEstimate {
+		return ""
+	}
+	return fmt.Sprintf("    http-after-response set-var(txn.sluice_told_%[1]d) str(0) if { status 503 } charged_%[1]d !told_%[1]d || { status ge 400 } charged_%[1]d !told_%[1]d !{ srv_id -m found }\n", number)
 }
 
 // lateEngine asks the same as the first time. Its time is longer than HAProxy needs to find that an agent hangs, and bounded,
@@ -314,6 +322,7 @@ func putCosts(cfg, spoe *edition, r costRules) {
 	cfg.put("estimates", r.estimates)
 	cfg.put("late questions", r.late)
 	cfg.put("unheard charges", r.unheard)
+	cfg.put("reader of costs", r.reader)
 	cfg.put("settling", r.settling)
 	spoe.put("costs of a request", r.question)
 	spoe.put("costs of a request that waits", r.again)

@@ -457,6 +457,7 @@ func TestSettledByBodies(t *testing.T) {
 		"in a text":           {-979, "application/json", "", 200, []string{`{"x":"\"usage\":{\"total_tokens\":5}","usage":{"total_tokens" : 21 }}`}},
 		"a mark of the order": {-979, "application/json", "", 200, []string{"\xEF\xBB\xBF{\"usage\":{\"total_tokens\":21}}"}},
 		"another type":        {0, "text/plain", "", 200, []string{`{"usage":{"total_tokens":21}}`}},
+		"not compressed":      {-979, "application/json", "Identity", 200, []string{`{"usage":{"total_tokens":21}}`}},
 		"compressed":          {0, "application/json", "gzip", 200, []string{zipped(`{"usage":{"total_tokens":21}}`)}},
 		"empty":               {0, "application/json", "", 200, nil},
 		"failed":              {-1000, "application/json", "", 500, []string{`{"error":"x"}`}},
@@ -548,48 +549,6 @@ func TestSmallDocumentsAreReadAsByGo(t *testing.T) {
 		t.Errorf("%d of %d documents say what they cost, want 100 to 300", found, len(texts))
 	}
 	c.wantSettled(t, want)
-}
-
-// Of a stream that the client leaves, what it has said counts; and each event is with the client before
-// the next one is sent.
-func TestSettledStreamThatIsLeft(t *testing.T) {
-	t.Parallel()
-	next, left := make(chan string), make(chan struct{})
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		w.WriteHeader(200)
-		w.(http.Flusher).Flush()
-		for event := range next {
-			_, _ = io.WriteString(w, event)
-			w.(http.Flusher).Flush()
-		}
-		<-q.Context().Done()
-		close(left)
-	}})
-	c.charge("", "1000")
-	conn := dial(t, "tcp", c.addr)
-	defer conn.Close()
-	if _, err := io.WriteString(conn, post("{}", "application/json", "X-User: ann")); err != nil {
-		t.Fatal(err)
-	}
-	in := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(in, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 3 {
-		event := fmt.Sprintf("data: {\"usage\":{\"total_tokens\":%d}}\n\n", 100*(i+1))
-		next <- event
-		got := make([]byte, len(event))
-		_ = conn.SetReadDeadline(time.Now().Add(proctest.Patience))
-		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != event {
-			t.Fatalf("read %q, %v, want %q", got, err, event)
-		}
-	}
-	close(next)
-	conn.Close()
-	<-left
-	c.wantSettled(t, map[string]int64{"ann tokens 1764003600": -700})
 }
 
 // What an agent that is away is to be told waits for it, and a connection that it closed is opened anew.

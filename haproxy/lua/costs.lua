@@ -84,14 +84,44 @@ function Filter:new()
 	return f
 end
 
--- note corrects what is charged to what was read. While the line before is still to be told, this one takes its place.
-local function note(r, cost)
-	if not cost or cost == r.told then return end
-	if not queue:holds(r.line) then
-		r.charged, r.line = r.told, queue:append("")
+-- A reading is what an answer's body says of a unit: told is what the agent was told last, and cost what was read last.
+local Reading = {}
+Reading.__index = Reading
+
+-- How many readings have read less than was told.
+local lower = 0
+
+-- tell corrects what is charged to what was read. While the line before is still to be told, this one takes its place.
+function Reading:tell()
+	if self.lower then lower, self.lower = lower - 1, nil end
+	if self.cost == self.told then return end
+	if not queue:holds(self.line) then
+		self.charged, self.line = self.told, queue:append("")
 	end
-	r.told = cost
-	queue[r.line] = format("%d %d%s %s %s", cost, r.charged, r.second, r.unit, r.user)
+	self.told = self.cost
+	queue[self.line] = format("%d %d%s %s %s", self.cost, self.charged, self.second, self.unit, self.user)
+end
+
+-- note takes a cost, or nil. What is more than was charged is charged at once. What is less may become more yet, for some
+-- origins say with each event of a stream what it has cost so far: it goes back when the answer ends.
+function Reading:note(cost, ended)
+	if cost then self.cost = cost end
+	if ended or self.cost > self.told then
+		self:tell()
+	elseif self.cost < self.told and not self.lower then
+		lower, self.lower = lower + 1, true
+	end
+end
+
+-- An answer that breaks off has cost what it has said until then. HAProxy does not say when, but forgets the stream, and the
+-- collector comes by.
+Reading.__gc = Reading.tell
+
+-- collect has the collector find those that broke off, though few requests come that would: a part of its round at a time.
+local function collect()
+	for _ = 1, 50 do
+		if lower == 0 or collectgarbage("step") then return end
+	end
 end
 
 -- trailer is the value of a field behind the body, once they are there. Lua is shown none, but HAProxy's look at a
@@ -111,14 +141,15 @@ local function trailer(f, name)
 end
 
 function Filter:http_payload(txn, message)
-	local body, all
+	local body, all = nil, message:eom()
 	for i = 1, #self do
 		local r = self[i]
 		if r.trailer then
-			note(r, trailer(txn.f, r.trailer))
+			local cost = trailer(txn.f, r.trailer)
+			r:note(cost, cost)
 		else
-			if not body then body, all = message:body() or "", message:eom() end
-			if body ~= "" then note(r, r.body:feed(body, all)) end
+			body = body or message:body() or ""
+			r:note(body ~= "" and r.body:feed(body, all) or nil, all)
 		end
 	end
 	-- No result: all of it goes on at once.
@@ -135,7 +166,8 @@ local function arm(txn, unit, number)
 	if #f == 0 then filter.register_data_filter(f, txn.res) end
 	-- What the headers have told already is what the body corrects.
 	local told = match(txn:get_var("txn.sluice_told_" .. number) or "", "^%d+$")
-	local r = { unit = unit, user = user, second = second, told = told and whole(told) or charged }
+	local r = setmetatable({ unit = unit, user = user, second = second, told = told and whole(told) or charged }, Reading)
+	r.cost = r.told
 	f[#f + 1] = r
 	return r
 end
@@ -203,6 +235,7 @@ core.register_task(function()
 	while true do
 		if queue:empty() then
 			if connection and idle >= IDLE then disconnect() end
+			collect()
 			core.msleep(wait)
 			idle, wait = idle + wait, math.min(2 * wait, SELDOM)
 		else

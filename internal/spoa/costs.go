@@ -15,6 +15,9 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
+// maxCostDigits is how many digits limits.MaxCost has.
+const maxCostDigits = len("1000000000000")
+
 // askedCosts is what HAProxy says of what a request may cost. The zero one is of a
 // configuration that knows of no units.
 type askedCosts struct {
@@ -32,8 +35,8 @@ func readCosts(r *spop.Request) (c askedCosts) {
 		text, _ := r.Arg("cost_" + strconv.Itoa(i))
 		n, err := strconv.ParseUint(text, 10, 63)
 		c.estimates[i] = int64(n)
-		// What is no such number is none: the estimate of the file holds.
-		if err != nil || n > limits.MaxCost {
+		// What is no such number is none: the estimate of the file holds. HAProxy cuts what is longer than one, zeros before it as well.
+		if err != nil || n > limits.MaxCost || len(text) > maxCostDigits {
 			c.estimates[i] = -1
 		}
 	}

@@ -91,6 +91,7 @@ func TestVariablesOfCosts(t *testing.T) {
 		{"nor does another verb", nil, asks("alice", args{"class": "PUT"}), charged("400")},
 		{"it says no number", nil, asks("alice", args{"cost_0": "-5"}), charged("100")},
 		{"nor one with a sign", nil, asks("alice", args{"cost_0": "+5"}), charged("100")},
+		{"nor one that HAProxy may have cut", nil, asks("alice", args{"cost_0": "00000000000001"}), charged("100")},
 		{"nor one that is too large", nil, asks("alice", args{"cost_0": "1000000000001"}), charged("100")},
 		{"another number of the unit", nil, asks("alice", args{"units": "euros tokens", "cost_0": "1", "cost_1": "30"}), vars{"charged_1": "30@" + second}},
 		{"a unit that HAProxy does not know", nil, asks("alice", args{"units": "euros", "cost_0": "1"}), vars{}},
