@@ -34,7 +34,8 @@ type FileTiers struct {
 func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
 	set := f.currentSet()
 	key := keyIn(set, user)
-	return f.tierFrom(set, key, set.User(key)), nil
+	l := set.User(key)
+	return f.tierFrom(set, key, l.Tier, l.Jobs()), nil
 }
 
 // InForce names what the tiers are now, not counting Totals: it is another text when an edit,
@@ -66,16 +67,11 @@ func keyIn(set *limits.Set, user string) string {
 	return set.Key(user)
 }
 
-// tierFrom is what the limits of the user with a key, or of the user's tier, say of jobs, with
-// what each record says in place of the one before.
-func (f FileTiers) tierFrom(set *limits.Set, key string, l *limits.Limits, own ...Record) Tier {
-	j := l.Jobs()
-	for _, record := range own {
-		j = record.over(j)
-	}
-	t := Tier{Name: l.Tier, Class: Class(set.QueueClass(j.Class, l.Tier, key)), Limits: Limits{Total: Unlimited}}
+// tierFrom is the tier of that name with these limits of jobs, for the user with a key.
+func (f FileTiers) tierFrom(set *limits.Set, key, name string, j limits.Jobs) Tier {
+	t := Tier{Name: name, Class: Class(set.QueueClass(j.Class, name, key)), Limits: Limits{Total: Unlimited}}
 	// Named only where it is not that of all users, as in the zero Tier.
-	if class := Class(set.QueueClass(limits.ScheduledQueues, l.Tier, key)); class != Scheduled {
+	if class := Class(set.QueueClass(limits.ScheduledQueues, name, key)); class != Scheduled {
 		t.Scheduled = class
 	}
 	// Off, or a dry run: slots are counted and shown, and never run out.
@@ -87,7 +83,7 @@ func (f FileTiers) tierFrom(set *limits.Set, key string, l *limits.Limits, own .
 		t.Limits.Total = j.Total
 	}
 	// A user's own number is an exception from the tier's, whoever says that one.
-	if n, ok := f.Totals[l.Tier]; ok && j.Source != limits.OfUser {
+	if n, ok := f.Totals[name]; ok && j.Source != limits.OfUser {
 		t.Limits.Total = n
 	}
 	t.Limits.EachQueue = j.Queues[limits.All]

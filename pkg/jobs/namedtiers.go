@@ -1,14 +1,13 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // NamedTiers are tiers of a limit file whose users are in a database, or wherever Record
@@ -34,7 +33,7 @@ func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 	override, overridden := set.OverrideOf(key)
 	// An exception counts at once, whatever the database says, and needs none.
 	if set.NamesUser(key) || overridden && override.NamesTier() {
-		return n.File.tierFrom(set, key, l), nil
+		return n.File.tierFrom(set, key, l.Tier, l.Jobs()), nil
 	}
 	// A worker waits for the answer before each job.
 	ctx, cancel := context.WithTimeout(ctx, orDefault(n.Timeout, 2*time.Second))
@@ -54,33 +53,13 @@ func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 			l = named
 		}
 	}
-	own := []Record{record}
+	j := record.over(l.Jobs())
+	// What an operator sets for an hour counts before what is stored of the user.
 	if overridden {
-		own = append(own, byHand(set.User(key).Jobs(), set.FromFile(key).Limits.Jobs(), record.over(l.Jobs())))
+		j = limitfile.OverrideJobs(set, override, j)
 	}
 	// Also without a record: a new user needs no set-up.
-	return n.File.tierFrom(set, key, l, own...), err
-}
-
-// byHand is what an operator set of a user's jobs: what is in force, and is not what the file
-// says of the user. It goes over what the user's record says.
-func byHand(inForce, inFile, recorded limits.Jobs) Record {
-	own := Record{Queues: map[string]int{}}
-	if inForce.Source == limits.OfUser {
-		own.Total = cmp.Or(inForce.Total, Unlimited)
-		// As in the file: "unlimited" takes the limits of queues away, too.
-		if inForce.Total == 0 {
-			for service := range recorded.Queues {
-				own.Queues[service] = Unlimited
-			}
-		}
-	}
-	for service, n := range inForce.Queues {
-		if was, ok := inFile.Queues[service]; !ok || was != n {
-			own.Queues[service] = cmp.Or(n, Unlimited)
-		}
-	}
-	return own
+	return n.File.tierFrom(set, key, l.Tier, j), err
 }
 
 // InForce is that of the file.

@@ -99,6 +99,64 @@ func TestNamedTiersWithOverrides(t *testing.T) {
 	}
 }
 
+// Each field of an override counts by itself, also where it says the same as the default tier.
+func TestNamedTiersWithOverridesOfOneField(t *testing.T) {
+	eachQueue := func(n int, t jobs.Tier) jobs.Tier {
+		t.Limits.EachQueue = n
+		return t
+	}
+	csv := func(n int) map[string]int { return map[string]int{"csv": n} }
+	const (
+		oneEach  = `{queues: {"*": 1}}`
+		oneTotal = "1"
+	)
+	for _, tt := range []struct {
+		name        string
+		mode        string // of the file
+		defaultTier string // its jobs
+		fields      string // of the override
+		record      jobs.Record
+		want        jobs.Tier
+	}{
+		{"each queue as in the default tier", "enforce", oneEach, `{"jobs":{"queues":{"*":1}}}`, jobs.Record{Tier: "pro"}, eachQueue(1, tier("pro", jobs.Priority, 5, csv(3)))},
+		{"mode off", "enforce", oneEach, `{"mode":"off"}`, jobs.Record{Tier: "pro"}, tier("pro", jobs.Priority, jobs.Unlimited, nil)},
+		{"mode dry-run", "enforce", oneEach, `{"mode":"dry-run"}`, jobs.Record{Tier: "pro"}, tier("pro", jobs.Priority, jobs.Unlimited, nil)},
+		{"class default", "enforce", oneEach, `{"jobs":{"class":"default"}}`, jobs.Record{Tier: "pro"}, eachQueue(2, tier("pro", jobs.Default, 5, csv(3)))},
+		{"queues unlimited", "enforce", oneEach, `{"jobs":{"queues":"unlimited"}}`, jobs.Record{Tier: "pro"}, tier("pro", jobs.Priority, 5, nil)},
+		{"one queue unlimited", "enforce", oneTotal, `{"jobs":{"queues":{"csv":"unlimited"}}}`, jobs.Record{Tier: "pro"}, eachQueue(2, tier("pro", jobs.Priority, 5, csv(jobs.Unlimited)))},
+		{"total unlimited", "enforce", oneEach, `{"jobs":{"total":"unlimited"}}`, jobs.Record{Tier: "pro"}, eachQueue(2, tier("pro", jobs.Priority, jobs.Unlimited, csv(3)))},
+		{"queues unlimited, over numbers of the record", "enforce", oneEach, `{"jobs":{"queues":"unlimited"}}`, jobs.Record{Tier: "pro", Total: 7, Queues: csv(4)}, tier("pro", jobs.Priority, 7, nil)},
+		{"one queue, without a record", "enforce", oneEach, `{"jobs":{"queues":{"csv":2}}}`, jobs.Record{}, eachQueue(1, tier("free", jobs.Default, jobs.Unlimited, csv(2)))},
+		{"mode off, without a record", "enforce", oneEach, `{"mode":"off"}`, jobs.Record{}, tier("free", jobs.Default, jobs.Unlimited, nil)},
+		{"mode enforce, over a dry run", "enforce", oneEach, `{"mode":"enforce"}`, jobs.Record{Tier: "quiet"}, tier("quiet", jobs.Default, 5, nil)},
+		{"a number, over a dry run", "enforce", oneEach, `{"jobs":2}`, jobs.Record{Tier: "quiet"}, tier("quiet", jobs.Default, jobs.Unlimited, nil)},
+		{"mode enforce, in a file that is off", "off", oneEach, `{"mode":"enforce","jobs":2}`, jobs.Record{Tier: "pro"}, tier("pro", jobs.Priority, jobs.Unlimited, nil)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			file := parse(t, `version: 1
+default_tier: free
+mode: `+tt.mode+`
+tiers:
+  free: {jobs: `+tt.defaultTier+`}
+  pro: {jobs: {total: 5, queues: {"*": 2, csv: 3}}}
+  quiet: {jobs: 5, mode: dry-run}
+`)
+			set, refused := limitfile.WithOverrides(file, []limits.Override{{User: "u", Limits: []byte(tt.fields), Reason: "launch", Since: time.Now(), Until: time.Now().Add(time.Hour)}})
+			if len(refused) > 0 {
+				t.Fatal(refused)
+			}
+			tiers := jobs.NamedTiers{
+				File:   jobs.FileTiers{Set: func() *limits.Set { return set }},
+				Record: func(context.Context, string) (jobs.Record, error) { return tt.record, nil },
+			}
+			got, err := tiers.Tier(t.Context(), "u")
+			if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
+				t.Errorf("Tier = %v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
 func TestNamedTiersDoNotWaitForEver(t *testing.T) {
 	for _, tt := range []struct{ timeout, want time.Duration }{{0, 2 * time.Second}, {time.Minute, time.Minute}} {
 		synctest.Test(t, func(t *testing.T) {
