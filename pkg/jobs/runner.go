@@ -1,12 +1,14 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -263,12 +265,12 @@ func serviceOf(queue string) string {
 	return service
 }
 
-// classLabel is the class of a queue in metrics.
+// classLabel is the class of a queue in metrics: priority, default, scheduled or other.
 func classLabel(queue string) string {
-	if _, class := Split(queue); class != "" {
-		return string(class)
-	}
-	return "other"
+	_, class := Split(queue)
+	// A dedicated queue counts as the shared queue of its class. Alerts compare with that class alone.
+	of, _, _ := strings.Cut(string(class), "-")
+	return cmp.Or(of, "other")
 }
 
 // UserKey is the limit file's key of a user's name: limits.Key, and for a name that is not UTF-8 the

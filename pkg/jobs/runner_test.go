@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -317,6 +318,40 @@ func TestWork(t *testing.T) {
 				t.Errorf("refused, delayed, snoozed: %s, want %s", got, c.counts)
 			}
 		})
+	}
+}
+
+// Metrics count jobs of dedicated queues in one of the three classes, which alerts compare with.
+func TestClassLabel(t *testing.T) {
+	for queue, want := range map[string]string{
+		"analysis_priority":            "priority",
+		"analysis_priority-enterprise": "priority",
+		"analysis_default-user-alice":  "default",
+		"analysis_scheduled-pro-plus":  "scheduled",
+		"analysis_priority-":           "other",
+		"mail":                         "other",
+	} {
+		registry := prometheus.NewRegistry()
+		runner := newTestRunner(t, RunnerConfig{Slots: NewMemory(nil), Queue: noQueue{}, Registry: registry})
+		runner.CountDelayed("free", queue, 1)
+		if err := runner.Work(t.Context(), Attempt{User: "ann", ID: "1", Queue: queue, Since: time.Now()}, func(context.Context) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, family := range families {
+			for _, label := range family.Metric[0].Label {
+				if label.GetName() == "class" {
+					got[family.GetName()] = label.GetValue()
+				}
+			}
+		}
+		if want := map[string]string{"sluice_jobs_delayed_total": want, "sluice_jobs_wait_seconds": want}; !maps.Equal(got, want) {
+			t.Errorf("the classes of %s are %v, want %v", queue, got, want)
+		}
 	}
 }
 
