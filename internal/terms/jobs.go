@@ -19,8 +19,11 @@ const (
 
 // OfJobs are the terms of background jobs, with the number of all first.
 func OfJobs(j limits.Jobs) []Term {
-	if j.Mode == limits.Off && j.Source != limits.Builtin {
-		return nil // Limits.OffFields has them
+	if j.Mode == limits.Off {
+		if j.Source != limits.Builtin {
+			return nil // Limits.OffFields has them
+		}
+		j.Total, j.Queues = 0, nil
 	}
 	total := Term{Name: "jobs.total", Amount: NotLimited}
 	if j.Total > 0 {

@@ -129,6 +129,8 @@ func TestNamedTiersWithOverridesOfOneField(t *testing.T) {
 		{"one queue, without a record", "enforce", oneEach, `{"jobs":{"queues":{"csv":2}}}`, jobs.Record{}, eachQueue(1, tier("free", jobs.Default, jobs.Unlimited, csv(2)))},
 		{"mode off, without a record", "enforce", oneEach, `{"mode":"off"}`, jobs.Record{}, tier("free", jobs.Default, jobs.Unlimited, nil)},
 		{"mode enforce, over a dry run", "enforce", oneEach, `{"mode":"enforce"}`, jobs.Record{Tier: "quiet"}, tier("quiet", jobs.Default, 5, nil)},
+		{"mode enforce, over a tier that is off", "enforce", oneEach, `{"mode":"enforce"}`, jobs.Record{Tier: "stopped"}, tier("stopped", jobs.Default, 5, csv(3))},
+		{"a number, over a tier that is off", "enforce", oneEach, `{"jobs":2}`, jobs.Record{Tier: "stopped"}, tier("stopped", jobs.Default, jobs.Unlimited, nil)},
 		{"a number, over a dry run", "enforce", oneEach, `{"jobs":2}`, jobs.Record{Tier: "quiet"}, tier("quiet", jobs.Default, jobs.Unlimited, nil)},
 		{"mode enforce, in a file that is off", "off", oneEach, `{"mode":"enforce","jobs":2}`, jobs.Record{Tier: "pro"}, tier("pro", jobs.Priority, jobs.Unlimited, nil)},
 	} {
@@ -140,6 +142,7 @@ tiers:
   free: {jobs: `+tt.defaultTier+`}
   pro: {jobs: {total: 5, queues: {"*": 2, csv: 3}}}
   quiet: {jobs: 5, mode: dry-run}
+  stopped: {jobs: {total: 5, queues: {csv: 3}}, mode: off}
 `)
 			set, refused := limitfile.WithOverrides(file, []limits.Override{{User: "u", Limits: []byte(tt.fields), Reason: "launch", Since: time.Now(), Until: time.Now().Add(time.Hour)}})
 			if len(refused) > 0 {

@@ -24,7 +24,7 @@ type Jobs struct {
 	Class  string         // of the queues they go to: PriorityQueues, or DefaultQueues (or "", which is the same)
 
 	// Mode is Enforce, or DryRun or Off, with which none of it limits anything. Nobody
-	// counts what a dry run would have held back. With Off there are no limits here.
+	// counts what a dry run would have held back.
 	Mode Mode
 
 	Source JobsSource // of Total

@@ -211,7 +211,7 @@ func jobsIn(j limits.Jobs, m limits.Mode) (out limits.Jobs, off []string) {
 	if len(out.Queues) == 0 {
 		out.Queues = nil
 	}
-	// A dry run keeps the numbers, which people see; it limits nothing, because nobody counts jobs that would wait.
+	// The numbers stay in any mode: people see those of a dry run, and an override may enforce them.
 	if m != limits.Off {
 		return out, nil
 	}
@@ -227,6 +227,5 @@ func jobsIn(j limits.Jobs, m limits.Mode) (out limits.Jobs, off []string) {
 			}
 		}
 	}
-	out.Total, out.Queues = 0, nil
 	return out, off
 }

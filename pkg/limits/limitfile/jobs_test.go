@@ -49,7 +49,7 @@ users:
 		{"a dry run", "ernie", limits.Jobs{Total: 5, Queues: nil, Class: limits.PriorityQueues, Mode: dry, Source: limits.Builtin, Stated: true}},
 		{"the same at endpoints", "@up/frank", limits.Jobs{Total: 7, Queues: nil, Class: limits.PriorityQueues, Mode: enforce, Source: limits.OfUser, Stated: true}},
 		{"the tier's at endpoints", "@up/team-x", limits.Jobs{Total: 5, Queues: nil, Class: limits.PriorityQueues, Mode: enforce, Source: limits.Builtin, Stated: true}},
-		{"off", "grete", limits.Jobs{Total: 0, Queues: nil, Class: limits.PriorityQueues, Mode: off, Source: limits.OfTier, Stated: true}},
+		{"off", "grete", limits.Jobs{Total: 4, Queues: analysis, Class: limits.PriorityQueues, Mode: off, Source: limits.OfTier, Stated: true}},
 		{"exempt", "probe", limits.Jobs{Class: limits.DefaultQueues}},
 	} {
 		if diff := cmp.Diff(tt.want, set.User(tt.key).Jobs()); diff != "" {
