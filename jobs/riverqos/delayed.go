@@ -13,7 +13,8 @@ func (g *gate) countDelayed(flows []*newJobs, params []*rivertype.JobInsertParam
 	}
 	for i, param := range params {
 		// Not one that was there already, or whose insert failed.
-		if tier, held := tiers[param]; held && insertedID(results, i) != 0 {
+		tier, held := tiers[param]
+		if _, inserted := insertedID(results, i); held && inserted {
 			g.runner.CountDelayed(tier, param.Queue, 1)
 		}
 	}

@@ -58,6 +58,46 @@ func TestEachDelayedJobIsCountedOnce(t *testing.T) {
 	}
 }
 
+// River returns no rows of jobs that InsertManyFast inserts.
+func TestDelayedJobsOfInsertManyFastAreCounted(t *testing.T) {
+	r := start(t)
+	params := make([]river.InsertManyParams, 4)
+	for i := range params {
+		params[i] = river.InsertManyParams{Args: task{User: "ann"}, InsertOpts: &river.InsertOpts{Queue: "slow_default"}}
+	}
+	if n, err := r.client.InsertManyFast(t.Context(), params); err != nil || n != len(params) {
+		t.Fatalf("InsertManyFast() = %d, %v, want %d", n, err, len(params))
+	}
+	if err := r.delayed("default", 3); err != nil {
+		t.Error(err)
+	}
+	proctest.Eventually(t, "all are done", func() error {
+		if got := r.states()["completed"]; got != len(params) {
+			return fmt.Errorf("%d are", got)
+		}
+		return nil
+	})
+	if err := r.delayed("default", 3); err != nil {
+		t.Error(err)
+	}
+}
+
+// An insert that fails delays nobody.
+func TestJobsThatAreNotInsertedAreNotCountedAsDelayed(t *testing.T) {
+	r := start(t)
+	unique := river.UniqueOpts{ByArgs: true}
+	params := make([]river.InsertManyParams, 4)
+	for i := range params {
+		params[i] = river.InsertManyParams{Args: task{User: "ann"}, InsertOpts: &river.InsertOpts{Queue: "nobodys", UniqueOpts: unique}}
+	}
+	if n, err := r.client.InsertManyFast(t.Context(), params); err == nil {
+		t.Fatalf("InsertManyFast() = %d, want an error of the unique index", n)
+	}
+	if got := r.value("sluice_jobs_delayed_total", "free"); got != 0 {
+		t.Errorf("%v jobs are counted as delayed, want 0", got)
+	}
+}
+
 // Jobs that came past the gate are counted when a sweep puts them behind it.
 func TestJobsThatASweepHoldsBackAreCountedOnce(t *testing.T) {
 	r := &rig{TB: t, reg: prometheus.NewRegistry()}

@@ -31,6 +31,8 @@ func (f *Fairness) Unwritten() int {
 const (
 	WrittenAfter = writtenAfter
 	OverdueAfter = overdueAfter
+
+	RememberWithoutID = rememberWithoutID
 )
 
 // LookAtEnds is what Run does ten times a second, with ends that are so much older.

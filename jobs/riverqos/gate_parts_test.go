@@ -49,6 +49,10 @@ func TestPendingInserts(t *testing.T) {
 		{"another insert fails", func() {
 			pending.beginInsert([]*newJobs{{sizedFlow: sizedFlow{bob, 5}, params: params}}, []int{3}, start)(params, nil)
 		}, 2 * time.Second, []int64{2}, nil, []int{1, 0}},
+		{"River does not tell the ids of two more", func() {
+			pending.beginInsert([]*newJobs{{sizedFlow: sizedFlow{bob, 5}, params: params}}, []int{2}, start)(params, make([]*rivertype.JobInsertResult, 3))
+		}, 3 * time.Second, []int64{2}, nil, []int{1, 2}},
+		{"these are remembered for a short time", func() {}, rememberWithoutID + time.Second, []int64{2}, nil, []int{1, 0}},
 		{"what is rolled back is forgotten", func() {}, rememberFor + time.Second, []int64{}, nil, []int{0, 0}},
 	} {
 		step.do()
@@ -56,7 +60,7 @@ func TestPendingInserts(t *testing.T) {
 		if got := pending.insertedIDs(flows, start.Add(step.at)); !slices.Equal(got, step.ids) || got == nil {
 			t.Errorf("%s: ids() = %v, want %v", step.name, got, step.ids)
 		}
-		if got := pending.invisible(flows, step.visible); !slices.Equal(got, step.want) {
+		if got := pending.invisible(flows, step.visible, start.Add(step.at)); !slices.Equal(got, step.want) {
 			t.Errorf("%s: invisible(%v) = %v, want %v", step.name, step.visible, got, step.want)
 		}
 	}

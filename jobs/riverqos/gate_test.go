@@ -45,6 +45,33 @@ func TestATransactionThatIsRolledBackLeavesNothing(t *testing.T) {
 	}
 }
 
+// River does not tell the ids of such jobs.
+func TestTheGateHoldsInATransactionOfInsertManyFastTx(t *testing.T) {
+	r := start(t)
+	ctx := context.Background()
+	tx, err := r.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	const n = 50
+	began := time.Now()
+	for range n {
+		job := river.InsertManyParams{Args: task{User: "ann"}, InsertOpts: &river.InsertOpts{Queue: "nobodys_default"}}
+		if _, err := r.client.InsertManyFastTx(ctx, tx, []river.InsertManyParams{job}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// On a slow machine the first ones may be forgotten before the last ones are inserted.
+	through := 1 + int(time.Since(began)/riverqos.RememberWithoutID)
+	if got := n - countGated(t, tx); got < 1 || got > through {
+		t.Errorf("%d of %d jobs in a transaction are not gated, want 1 to %d", got, n, through)
+	}
+	if err := r.delayed("default", countGated(t, tx)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestATransactionsJobsRunWhenItIsCommitted(t *testing.T) {
 	r := start(t, sweeping)
 	ctx := context.Background()

@@ -38,9 +38,13 @@ func (g *gate) insert(ctx context.Context, params []*rivertype.JobInsertParams, 
 		held, settle = g.holdBackExcess(ctx, flows, now)
 	}
 	results, err := doInner(ctx)
+	inserted := results
+	if err != nil {
+		inserted = nil
+	}
 	// Also after an error, with no results: the room that was reserved is free again.
-	settle(params, results)
-	g.countDelayed(flows, params, results)
+	settle(params, inserted)
+	g.countDelayed(flows, params, inserted)
 	g.rechecks.add(held, params)
 	return results, err
 }
@@ -178,7 +182,7 @@ func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, se
 	}
 	// Only of a database that answers: each reading is a goroutine, which would wait in vain.
 	g.known.readHeld(time.Now(), g.readHeldFlows)
-	invisible := g.pending.invisible(flows, visible)
+	invisible := g.pending.invisible(flows, visible, time.Now())
 	for i, inserted := range all {
 		free := max(0, inserted.Size-crowds[i].jobs-invisible[i])
 		// Those that wait already would come later than the new ones.

@@ -8,9 +8,17 @@ import (
 	"github.com/riverqueue/river/rivertype"
 )
 
-// rememberFor is for how long an insert may not be visible yet: its transaction is open. One
-// that was rolled back is forgotten after it.
-const rememberFor = time.Minute
+const (
+	// rememberFor is for how long an insert may not be visible yet: its transaction is open. One
+	// that was rolled back is forgotten after it.
+	rememberFor = time.Minute
+	// rememberWithoutID is the same for jobs whose ids River does not tell, those of InsertManyFast and
+	// InsertManyFastTx. Nobody can know whether they are visible, so that until then the database may
+	// count them as well, and jobs may wait for the next look at the gate although there is room.
+	rememberWithoutID = 5 * time.Second
+	// unknownID is the id of such a job.
+	unknownID = -1
+)
 
 // pendingInserts are the jobs that this process let through the gate and that nobody can
 // see yet. Without them a transaction that inserts a thousand jobs one by one would let all
@@ -22,7 +30,7 @@ type pendingInserts struct {
 }
 
 type pendingInsert struct {
-	id int64 // 0 while it is being inserted
+	id int64 // 0 while it is being inserted; or unknownID
 	at time.Time
 }
 
@@ -41,8 +49,8 @@ func (p *pendingInserts) insertedIDs(flows []flow, now time.Time) []int64 {
 	ids := []int64{}
 	for _, flow := range flows {
 		for _, insert := range p.byFlow[flow] {
-			// Those without an id are being inserted now, and nobody can see them yet.
-			if insert.id != 0 {
+			// Those that are being inserted now nobody can see yet.
+			if insert.id != 0 && insert.id != unknownID {
 				ids = append(ids, insert.id)
 			}
 		}
@@ -64,13 +72,16 @@ func (p *pendingInserts) clean(now time.Time) {
 }
 
 // invisible is how many jobs of each flow there are beside those that are visible.
-func (p *pendingInserts) invisible(flows []flow, visible []int64) []int {
+func (p *pendingInserts) invisible(flows []flow, visible []int64, now time.Time) []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	counts := make([]int, len(flows))
 	for i, flow := range flows {
 		// What the database counts itself must not be counted here, too.
-		left := slices.DeleteFunc(p.byFlow[flow], func(insert pendingInsert) bool { return slices.Contains(visible, insert.id) })
+		left := slices.DeleteFunc(p.byFlow[flow], func(insert pendingInsert) bool {
+			lapsed := insert.id == unknownID && now.Sub(insert.at) > rememberWithoutID
+			return lapsed || slices.Contains(visible, insert.id)
+		})
 		p.setPending(flow, left)
 		counts[i] = len(left)
 	}
@@ -107,31 +118,38 @@ func (p *pendingInserts) beginInsert(flows []*newJobs, rooms []int, now time.Tim
 		defer p.mu.Unlock()
 		for i, param := range params {
 			if flow, ok := let[param]; ok {
-				p.settle(flow, now, insertedID(results, i))
+				id, inserted := insertedID(results, i)
+				p.settle(flow, now, id, inserted)
 			}
 		}
 	}
 }
 
-// settle gives one of the jobs that a flow began to insert at a time its id, or forgets it
-// if that is 0.
-func (p *pendingInserts) settle(key flow, began time.Time, id int64) {
+// settle gives one of the jobs that a flow began to insert at a time its id, or forgets it if it was
+// not inserted.
+func (p *pendingInserts) settle(key flow, began time.Time, id int64, inserted bool) {
 	pending := p.byFlow[key]
 	i := slices.IndexFunc(pending, func(insert pendingInsert) bool { return insert.id == 0 && insert.at.Equal(began) })
 	switch {
 	// It took longer than rememberFor, after which it was taken for rolled back.
 	case i < 0:
-	case id != 0:
+	case inserted:
 		pending[i].id = id
 	default:
 		p.setPending(key, slices.Delete(pending, i, i+1))
 	}
 }
 
-// insertedID is the id of a job, or 0 if it was not inserted or nobody knows its id.
-func insertedID(results []*rivertype.JobInsertResult, i int) int64 {
-	if i >= len(results) || results[i] == nil || results[i].Job == nil || results[i].UniqueSkippedAsDuplicate {
-		return 0
+// insertedID is the id of a job, or unknownID, and whether it was inserted. An insert that failed
+// has no results.
+func insertedID(results []*rivertype.JobInsertResult, i int) (id int64, inserted bool) {
+	switch {
+	case i >= len(results):
+		return 0, false
+	// River's InsertManyFast and InsertManyFastTx return as many results as there are jobs, all nil.
+	case results[i] == nil || results[i].Job == nil:
+		return unknownID, true
+	default:
+		return results[i].Job.ID, !results[i].UniqueSkippedAsDuplicate
 	}
-	return results[i].Job.ID
 }
