@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -305,6 +306,31 @@ func TestTasksThatTheSlotsForgot(t *testing.T) {
 	if err := connect(t, r.slotsAddr).FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
+	r.state("waits", asynq.TaskStateCompleted, 0)
+	r.state("last attempt", asynq.TaskStateCompleted, 0)
+	close(r.held)
+	r.state("hold", asynq.TaskStateCompleted, 0)
+}
+
+// A new version of the program has no user for tasks that wait: they run without a slot.
+func TestTasksThatLoseTheirUserWhileTheyWait(t *testing.T) {
+	var system atomic.Bool
+	r := start(t, 2, func(c *asynqos.Config) {
+		c.Runner.Reserve = time.Second
+		c.User = func(task *asynq.Task) string {
+			if system.Load() {
+				return ""
+			}
+			return payloadOf(task).User
+		}
+	})
+	r.enqueue("ann", "hold")
+	r.state("hold", asynq.TaskStateActive, 0)
+	r.enqueue("ann", "waits", asynq.MaxRetry(3))
+	r.enqueue("ann", "last attempt", asynq.MaxRetry(0))
+	r.state("waits", asynq.TaskStateRetry, 0)
+	r.state("last attempt", asynq.TaskStateArchived, 0)
+	system.Store(true)
 	r.state("waits", asynq.TaskStateCompleted, 0)
 	r.state("last attempt", asynq.TaskStateCompleted, 0)
 	close(r.held)

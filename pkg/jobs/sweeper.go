@@ -219,6 +219,11 @@ func (r *Runner) NotRunning(ctx context.Context, jobs []Job) ([]string, error) {
 func (r *runnerParts) unknown(ctx context.Context, jobs []Job, onlyHeld bool) (ids []string, err error) {
 	known := map[string]map[string]bool{} // jobs by user
 	for _, job := range jobs {
+		// It has lost its user while it waited. Slots know no such job, and refuse the question.
+		if job.User == "" {
+			ids = append(ids, job.ID)
+			continue
+		}
 		// Once for each user, however many of their jobs are looked at.
 		if known[job.User] == nil {
 			usage, err := within(ctx, r.cfg.AnswerTimeout, func(ctx context.Context) (Usage, error) { return r.cfg.Slots.User(ctx, job.User) })

@@ -230,6 +230,32 @@ func TestASweepMakesGoodWhatWasLost(t *testing.T) {
 	}
 }
 
+// A job may have lost its user while it waited: its kind is now one of the system's. It runs without a slot, and
+// does not keep other jobs from being found.
+func TestAParkedJobWithoutAUserIsWoken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queue := &memoryQueue{}
+		for id, user := range map[string]string{"1": "", "2": "ann"} {
+			queue.add(user, id)
+			queue.jobs[id].available, queue.jobs[id].delay = false, &Delay{Parked: true}
+			queue.jobs[id].until = time.Now().Add(time.Hour)
+		}
+		runner := newTestRunner(t, RunnerConfig{Slots: NewMemory(nil), Queue: queue})
+		time.Sleep(runner.cfg.Reserve + time.Second)
+		stop := runs(t, runner)
+		time.Sleep(time.Second)
+		stop()
+		for id, job := range queue.jobs {
+			if !job.available {
+				t.Errorf("job %s of the user %q still waits, want it available", id, job.user)
+			}
+		}
+		if failed, done := runner.sweeps("error"), runner.sweeps("done"); failed != 0 || done == 0 {
+			t.Errorf("%v sweeps have failed and %v are done, want none and some", failed, done)
+		}
+	})
+}
+
 // A sweep asks for all users who wait at once, and for one alone only if they have a free slot.
 func TestASweepAsksForUsersTogether(t *testing.T) {
 	slots := &counted{Slots: NewMemory(nil), calls: map[string]int{}}
