@@ -275,6 +275,23 @@ func TestATaskThatFails(t *testing.T) {
 	}
 }
 
+// No slots take it, and nobody would learn why it waits.
+func TestATaskWhoseIDIsTooLongFails(t *testing.T) {
+	r := start(t, 2, nil)
+	id := strings.Repeat("x", jobs.MaxName)
+	r.enqueue("ann", id, asynq.MaxRetry(0))
+	r.state(id, asynq.TaskStateArchived, 0)
+	r.enqueue("ann", "short", asynq.MaxRetry(3))
+	r.state("short", asynq.TaskStateCompleted, 0)
+	r.state(id, asynq.TaskStateArchived, 0) // no sweep takes it for one that waits
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	want := "acquire a slot: job of 533 bytes: invalid, want names of up to 512 bytes"
+	if len(r.failures) != 1 || r.failures[0].Error() != want || slices.Contains(r.ended, id) {
+		t.Errorf("the failures are %v, want %s", r.failures, want)
+	}
+}
+
 // Without slots nothing runs, and nothing is lost.
 func TestSlotsThatCannotBeReached(t *testing.T) {
 	r := start(t, 2, nil)

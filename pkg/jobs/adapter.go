@@ -10,7 +10,7 @@ import (
 
 // JobID is a job's id in the Slots, of a queue whose own ids are unique in a queue and not in all:
 // {name}/{queue}/{id}, with the Runner's name and the names' special characters as in a path of a URL.
-// WakeEach takes it apart. All three together have to be shorter than MaxName.
+// WakeEach takes it apart. It may have MaxName bytes: attempts at jobs with longer ones fail.
 func (r *Runner) JobID(queue, id string) string {
 	return r.jobIDPrefix() + url.PathEscape(queue) + "/" + id
 }

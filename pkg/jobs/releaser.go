@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -47,9 +48,14 @@ func (r *releaser) finish(ctx context.Context, ended claimed) {
 	}
 }
 
-// release reports whether the slot was given back.
+// release gives a slot back. It reports false if that has to be tried again.
 func (r *releaser) release(ctx context.Context, ended claimed) bool {
 	reserved, err := r.cfg.Slots.Release(ctx, ended.claim, ended.tier.Limits, r.cfg.Reserve)
+	// It fails as often as it is tried, and the slots after it can be given back.
+	if errors.Is(err, ErrInvalid) {
+		r.failures.report("release", "a slot is left to its lease, because it cannot be given back", err)
+		return true
+	}
 	if err != nil {
 		r.failures.report("release", "a slot could not be given back yet", err)
 		return false

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -274,7 +275,8 @@ func TestWork(t *testing.T) {
 		down    bool
 		taken   bool // another job of the user has the slot
 		user    string
-		delayed bool // before
+		id      string // "" is a short one
+		delayed bool   // before
 		do      error
 		ran     bool
 		want    error
@@ -287,6 +289,7 @@ func TestWork(t *testing.T) {
 		{name: "no slot", user: "ann", taken: true, want: ErrSlotsTaken, delay: Delay{For: 5 * time.Minute, Parked: true}, counts: "1 1 0"},
 		{name: "no slot, once more", user: "ann", taken: true, delayed: true, want: ErrSlotsTaken, delay: Delay{For: 5 * time.Minute, Parked: true}, counts: "1 0 0"},
 		{name: "no slot, and nobody parks", mode: Snooze, user: "ann", taken: true, want: ErrSlotsTaken, delay: Delay{For: 30 * time.Second}, counts: "1 1 1"},
+		{name: "an id that is too long", user: "ann", id: strings.Repeat("x", MaxName+1), want: ErrInvalid, counts: "0 0 0"},
 		{name: "slots that do not answer", user: "ann", down: true, want: ErrSlotsDown, delay: Delay{For: 2 * time.Second, Parked: true}, counts: "1 0 1"},
 		{name: "slots that do not answer, and nobody parks", mode: Snooze, user: "ann", down: true, want: ErrSlotsDown, delay: Delay{For: 2 * time.Second}, counts: "1 0 1"},
 	} {
@@ -300,7 +303,7 @@ func TestWork(t *testing.T) {
 			}
 			slots.down.Store(c.down)
 			ran := false
-			err := runner.Work(t.Context(), Attempt{User: c.user, ID: "1", Queue: "slow_default", Delayed: func(context.Context) bool { return c.delayed }},
+			err := runner.Work(t.Context(), Attempt{User: c.user, ID: cmp.Or(c.id, "1"), Queue: "slow_default", Delayed: func(context.Context) bool { return c.delayed }},
 				func(context.Context) error { ran = true; return c.do })
 			if ran != c.ran || !errors.Is(err, c.want) {
 				t.Errorf("Work() = %v, and the job ran: %v; want %v, %v", err, ran, c.want, c.ran)
@@ -404,6 +407,34 @@ func TestRunGivesSlotsBackAtItsEnd(t *testing.T) {
 			}
 		}
 	})
+}
+
+// oddQueue are Tiers whose limits no Slots take.
+type oddQueue struct{}
+
+func (oddQueue) Tier(context.Context, string) (Tier, error) {
+	return Tier{Name: "free", Limits: Limits{Total: 1, Queues: map[string]int{strings.Repeat("x", MaxName+1): 1}}}, nil
+}
+
+// A call that the Slots refuse as invalid has taken no slot, and does not keep others from being given back.
+func TestWhatSlotsRefuseAsInvalidIsNotGivenBack(t *testing.T) {
+	runner := newTestRunner(t, RunnerConfig{Slots: NewMemory(nil), Queue: noQueue{}, Tiers: oddQueue{}})
+	if err := runner.Work(t.Context(), Attempt{User: "ann", ID: "1"}, func(context.Context) error { return nil }); !errors.Is(err, ErrSlotsDown) {
+		t.Errorf("Work() = %v, want %v", err, ErrSlotsDown)
+	}
+	if got := len(runner.releaser.unreleased); got != 0 {
+		t.Errorf("%d slots are to be given back, want 0", got)
+	}
+	held := claimOf("bob", "2", "h")
+	if _, err := runner.cfg.Slots.Acquire(t.Context(), held, Limits{Total: 1}, time.Hour, false); err != nil {
+		t.Fatal(err)
+	}
+	runner.releaser.releaseLater(claimed{claim: claimOf("ann", "1", "h")}) // with a limit of 0
+	runner.releaser.releaseLater(claimed{claim: held, tier: Tier{Limits: Limits{Total: 1}}})
+	runner.releaser.releaseAgain(t.Context())
+	if usage, err := runner.cfg.Slots.User(t.Context(), "bob"); err != nil || len(usage.Held) != 0 || len(runner.releaser.unreleased) != 0 {
+		t.Errorf("bob holds %+v (%v), and %d slots are to be given back; want none", usage.Held, err, len(runner.releaser.unreleased))
+	}
 }
 
 func TestUnreleasedSlotsAreBounded(t *testing.T) {

@@ -72,22 +72,24 @@ type claimed struct {
 
 // Work runs a job in a slot of its user, and returns do's error. If there is no slot it does
 // not call do and returns a *Delay, as it does if the slot was lost while do failed. When ctx
-// ends before the job has begun, Work returns its error.
+// ends before the job has begun, Work returns its error. An attempt with an ID or a Queue of more than
+// MaxName bytes, or without an ID, fails with ErrInvalid: it could never have a slot.
 func (r *Runner) Work(ctx context.Context, attempt Attempt, do func(context.Context) error) error {
 	// Jobs of the system have no limit, and nobody's line to wait in.
 	if attempt.User == "" {
 		return do(ctx)
 	}
-	try := claimed{
-		Attempt: attempt,
-		// The holder differs for each attempt: should the queue start a job twice, the later attempt takes
-		// over the slot, and the earlier one learns at its next renewal that it is lost.
-		claim: Claim{
-			Job:    Job{User: attempt.User, ID: attempt.ID, Queue: serviceOf(attempt.Queue)},
-			Holder: r.process + "." + strconv.FormatUint(r.claims.Add(1), 10),
-		},
-		tier: r.tiers.budget(acquireTimeout).Tier(ctx, attempt.User),
+	// The holder differs for each attempt: should the queue start a job twice, the later attempt takes
+	// over the slot, and the earlier one learns at its next renewal that it is lost.
+	claim := Claim{
+		Job:    Job{User: attempt.User, ID: attempt.ID, Queue: serviceOf(attempt.Queue)},
+		Holder: r.process + "." + strconv.FormatUint(r.claims.Add(1), 10),
 	}
+	// The Slots are well, and would refuse it as often as it tries.
+	if err := claim.validate(); err != nil {
+		return fmt.Errorf("acquire a slot: %w, want names of up to %d bytes", err, MaxName)
+	}
+	try := claimed{Attempt: attempt, claim: claim, tier: r.tiers.budget(acquireTimeout).Tier(ctx, attempt.User)}
 	// Read before the call: the lease must not be taken to last longer than it does in the Slots.
 	asked := time.Now()
 	// Bounded here, because a queue's time-outs begin with the job itself.
@@ -163,8 +165,11 @@ func (r *Runner) refuse(ctx context.Context, try claimed, verdict Verdict) error
 
 // slotsDown delays a job if it is not known whether it has a slot.
 func (r *Runner) slotsDown(ctx context.Context, try claimed, err error) error {
-	// The call may have been heard: then the slot must be given back, or it is lost for a lease.
-	r.releaser.releaseLater(try)
+	// The call may have been heard: then the slot must be given back, or it is lost for a lease. One that is
+	// invalid has done nothing.
+	if !errors.Is(err, ErrInvalid) {
+		r.releaser.releaseLater(try)
+	}
 	// The worker stops, or the job was cancelled. The queue knows which.
 	if ctx.Err() != nil {
 		return fmt.Errorf("acquire a slot: %w", ctx.Err())
