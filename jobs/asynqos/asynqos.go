@@ -1,7 +1,7 @@
-// Package asynqos makes asynq (github.com/hibiken/asynq) fair among users: each user's tasks run in
-// at most so many slots over all workers. A task above that waits without spending a retry: in asynq's
-// set of retries, or in its archive if it is in its last attempt, until it is made available
-// because a slot is reserved for it. It is an adapter of jobs.Runner.
+// Package asynqos makes asynq (github.com/hibiken/asynq) fair among users: each user's tasks run in at most so many slots
+// over all workers. A task above that waits in asynq's set of retries, without spending one, until a slot is reserved for it.
+// One that has no retry left waits in the archive, where asynq deletes all but the newest 9 999 tasks of a queue, for good:
+// producers have to leave a retry, see docs/jobs.md. It is an adapter of jobs.Runner.
 package asynqos
 
 import (

@@ -155,6 +155,8 @@ func (r *rig) work(ctx context.Context, task *asynq.Task) error {
 		<-r.held
 	case p.Name == "fail once" && retried == 0:
 		return errOnPurpose
+	case strings.HasPrefix(p.Name, "fail for good"):
+		return fmt.Errorf("%w: %w", errOnPurpose, asynq.SkipRetry)
 	case p.Name == "watch":
 		r.mu.Lock()
 		first := r.cause == nil
@@ -268,6 +270,25 @@ func TestATaskThatFails(t *testing.T) {
 	r := start(t, 2, nil)
 	r.enqueue("ann", "fail once", asynq.MaxRetry(3))
 	r.state("fail once", asynq.TaskStateCompleted, 1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.failures) != 1 || !errors.Is(r.failures[0], errOnPurpose) {
+		t.Errorf("the failures are %v, want %v once", r.failures, errOnPurpose)
+	}
+}
+
+// In the archive asynq may delete it. Its handler says when it has failed for good, and nobody wakes it then.
+func TestATaskWithARetryLeftDoesNotWaitInTheArchive(t *testing.T) {
+	r := start(t, 2, nil)
+	r.enqueue("ann", "hold")
+	r.state("hold", asynq.TaskStateActive, 0)
+	r.enqueue("ann", "fail for good", asynq.MaxRetry(1))
+	r.state("fail for good", asynq.TaskStateRetry, 0)
+	close(r.held)
+	r.state("fail for good", asynq.TaskStateArchived, 0)
+	r.enqueue("ann", "after it", asynq.MaxRetry(1))
+	r.state("after it", asynq.TaskStateCompleted, 0)
+	r.state("fail for good", asynq.TaskStateArchived, 0)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.failures) != 1 || !errors.Is(r.failures[0], errOnPurpose) {
