@@ -267,6 +267,41 @@ func TestAgentCorrectionsAreBounded(t *testing.T) {
 	}
 }
 
+// A day that begins within an hour gets back what was charged in that hour.
+func TestAgentDayBeginsWithinAnHour(t *testing.T) {
+	of := []limits.Cost{
+		{Unit: "tokens", Window: limits.Hour, Max: 1000},
+		{Unit: "tokens", Window: limits.Day, Max: 1000, DayStart: 30 * time.Minute},
+	}
+	o := newOne(t)
+	midnight := t0.Truncate(24 * time.Hour)
+	charged := func() cost.Verdict {
+		return cost.Verdict{Allowed: true, Charged: true, Second: o.now.Unix()}
+	}
+	// Yesterday's day ends in the same hour, and what goes back to it is not summed with what goes back to today's.
+	o.now = midnight.Add(20 * time.Minute)
+	o.want(of, 100, charged())
+	o.now = midnight.Add(40 * time.Minute)
+	o.want(of, 900, charged())
+	o.Settle(o.now, "alice", midnight.Add(20*time.Minute).Unix(), -60, of)
+	o.Settle(o.now, "alice", o.now.Unix(), -890, of)
+	o.exchange()
+	for _, want := range []struct {
+		window limits.Window
+		start  time.Time
+		total  int64
+	}{
+		{limits.Hour, midnight, 50},
+		{limits.Day, midnight.Add(-23*time.Hour - 30*time.Minute), 40},
+		{limits.Day, midnight.Add(30 * time.Minute), 10},
+	} {
+		if got := o.redis.pools[cost.Pool{User: "alice", Unit: "tokens", Window: want.window, Start: want.start.Unix()}]; got.Charged != want.total {
+			t.Errorf("the %v that began at %v has %d, want %d", want.window, want.start.UTC(), got.Charged, want.total)
+		}
+	}
+	o.want(of, 900, charged())
+}
+
 // A change of more than one ask may have comes in several.
 func TestAgentDividesLargeCorrections(t *testing.T) {
 	a := cost.NewAgent(cost.Config{})

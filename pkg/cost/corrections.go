@@ -12,7 +12,7 @@ const presentSecond = math.MinInt64
 // correctionOf is what corrections are summed by.
 type correctionOf struct {
 	user, unit string
-	second     int64 // of the charge, or presentSecond
+	second     int64 // the first one that is in the same windows as the charge, or presentSecond
 }
 
 // correction is a change that the pools have still to hear of.
@@ -37,10 +37,7 @@ func (c *corrections) length() int { return len(c.order) }
 
 // add adds a change, unless there are too many corrections already.
 func (c *corrections) add(of correctionOf, costs []limits.Cost, change int64, most int) {
-	if of.second != presentSecond {
-		// The shortest of the windows: seconds within it are in the same windows, for all others hold whole ones of it.
-		of.second = costs[0].WindowStart(of.second)
-	}
+	of.second = latestStart(costs, of.second)
 	if w := c.waiting[of]; w != nil {
 		w.change, w.costs = w.change+change, costs
 		return
@@ -52,6 +49,21 @@ func (c *corrections) add(of correctionOf, costs []limits.Cost, change int64, mo
 	w := &correction{correctionOf: of, costs: costs, change: change}
 	c.waiting[of] = w
 	c.order = append(c.order, w)
+}
+
+// latestStart is the start of the window that began last, of those that a second is in. Seconds
+// with the same latest start are in the same windows of these limits: all of them had begun
+// then, and none has ended since. The shortest window is not always that one: a day may begin
+// within an hour.
+func latestStart(costs []limits.Cost, second int64) int64 {
+	if second == presentSecond {
+		return second
+	}
+	latest := costs[0].WindowStart(second)
+	for _, c := range costs[1:] {
+		latest = max(latest, c.WindowStart(second))
+	}
+	return latest
 }
 
 // take removes at most so many and hands them out. A change that is too large for one ask
