@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"iter"
 	"slices"
 	"time"
 
@@ -28,8 +29,8 @@ type Config struct {
 	// admitted uncounted (Agent.Overflowed counts them). 0 means 500 000.
 	MaxUsers int
 	// MaxCorrections bounds the corrections that wait for the pools, summed by user, unit and
-	// window. What is dropped beyond it stays charged with its estimate (Agent.Dropped counts
-	// it). 0 means 100 000.
+	// window. Beyond it no request is admitted without the pools, and one that was charged before
+	// stays charged with its estimate (Agent.Dropped counts these). 0 means 100 000.
 	MaxCorrections int
 }
 
@@ -111,7 +112,7 @@ func NewAgent(c Config) *Agent {
 	if c.MaxCorrections <= 0 {
 		c.MaxCorrections = 100_000
 	}
-	return &Agent{config: c, users: make(map[string]*user), queues: make(map[*user]struct{}), corrections: newCorrections(), instances: 1}
+	return &Agent{config: c, users: make(map[string]*user), queues: make(map[*user]struct{}), corrections: newCorrections(c.MaxCorrections), instances: 1}
 }
 
 // Cluster takes how many instances there are, and which of them this one is, from 0 on.
@@ -212,7 +213,8 @@ func (a *Agent) KnownUsers() int { return len(a.users) }
 // known.
 func (a *Agent) Overflowed() uint64 { return a.overflow }
 
-// Dropped counts the corrections that had no room.
+// Dropped counts the corrections that had no room, and the requests under limits in a dry run
+// whose charge had none.
 func (a *Agent) Dropped() uint64 { return a.corrections.dropped }
 
 // Left is how much of the present windows these needs leave of the limit that leaves room
@@ -236,13 +238,27 @@ func (a *Agent) Left(at time.Time, name string, needs []Need) (left int64, of Ne
 	return left, of, ok
 }
 
-// unitOf returns the limits of a unit among some needs.
-func unitOf(needs []Need, unit string) []limits.Cost {
-	costs := make([]limits.Cost, 0, len(limits.CostWindows))
-	for _, n := range needs {
-		if n.Cost.Unit == unit {
-			costs = append(costs, n.Cost)
+// units divides needs by their units.
+func units(needs []Need) iter.Seq[[]Need] {
+	return func(yield func([]Need) bool) {
+		for len(needs) > 0 {
+			n := 1
+			for n < len(needs) && needs[n].Cost.Unit == needs[0].Cost.Unit {
+				n++
+			}
+			if !yield(needs[:n]) {
+				return
+			}
+			needs = needs[n:]
 		}
+	}
+}
+
+// costsOf returns the limits of some needs.
+func costsOf(needs []Need) []limits.Cost {
+	costs := make([]limits.Cost, len(needs))
+	for i, n := range needs {
+		costs[i] = n.Cost
 	}
 	return costs
 }

@@ -365,6 +365,117 @@ func TestAgentLost(t *testing.T) {
 	o.want(aliceTokens, 66, allowed)
 }
 
+// However long Redis is lost, the pools hear of all that was charged meanwhile.
+func TestAgentLostForLong(t *testing.T) {
+	of := []limits.Cost{
+		{Unit: "tokens", Window: limits.Minute, Max: 1000},
+		{Unit: "tokens", Window: limits.Day, Max: 1_000_000, DayStart: 30 * time.Minute},
+	}
+	const users, minutes = 10, 60
+	o := newOne(t)
+	// Two minutes, a day, and what costs more than its estimate.
+	o.Agent = cost.NewAgent(cost.Config{MaxCorrections: users * 4})
+	o.Lost(o.now, true)
+	var seconds []int64
+	for range minutes {
+		for i := range users {
+			name := fmt.Sprint("user-", i)
+			if v, _ := o.Start(o.now, name, needs(of, 100)); !v.Allowed || !v.Charged {
+				t.Fatalf("after %v %s gets %+v, want it charged", o.now.Sub(t0), name, v)
+			}
+			// It costs 40, as is known three minutes later, when its minute is not needed any more.
+			if n := len(seconds); n >= 3 {
+				o.Settle(o.now, name, seconds[n-3], -60, of)
+			}
+			o.Settle(o.now, name, o.now.Unix(), 1, of) // an overrun
+		}
+		seconds = append(seconds, o.now.Unix())
+		o.now = o.now.Add(time.Minute)
+	}
+	o.Lost(o.now, false)
+	for i := range users {
+		for _, sec := range seconds[minutes-3:] {
+			o.Settle(o.now, fmt.Sprint("user-", i), sec, -60, of)
+		}
+	}
+	o.exchange()
+	if n := o.Dropped(); n != 0 {
+		t.Errorf("%d corrections were dropped, want none", n)
+	}
+	for i := range users {
+		name := fmt.Sprint("user-", i)
+		for window, want := range map[cost.Pool]int64{
+			{User: name, Unit: "tokens", Window: limits.Day, Start: of[1].WindowStart(t0.Unix())}:                  minutes * 41,
+			{User: name, Unit: "tokens", Window: limits.Minute, Start: of[0].WindowStart(seconds[minutes-1])}:      40,
+			{User: name, Unit: "tokens", Window: limits.Minute, Start: of[0].WindowStart(seconds[minutes-1]) + 60}: minutes, // the overruns
+		} {
+			if got := o.redis.pools[window].Charged; got != want {
+				t.Errorf("%+v has %d, want %d", window, got, want)
+			}
+		}
+	}
+}
+
+// A refund is added to its charge while that waits, and not to what is sent before it.
+func TestAgentLostRefundsWithTheirCharges(t *testing.T) {
+	of := []limits.Cost{{Unit: "tokens", Window: limits.Minute, Max: 100}, {Unit: "tokens", Window: limits.Day, Max: 1000}}
+	o := newOne(t)
+	o.Agent = cost.NewAgent(cost.Config{MaxCorrections: 5})
+	o.want(of, 50, allowed)
+	o.Lost(o.now, true)
+	for range 5 {
+		o.Start(o.now, "bob", needs(of, 1))
+		o.now = o.now.Add(time.Minute)
+	}
+	// There is room again for what goes back to the day.
+	o.Settle(o.now, "alice", t0.Unix(), -50, of)
+	second := o.now.Unix()
+	o.want(of, 40, cost.Verdict{Allowed: true, Charged: true, Second: second})
+	o.now = o.now.Add(3 * time.Minute)
+	o.Settle(o.now, "alice", second, -30, of)
+	o.Lost(o.now, false)
+	o.exchange()
+	day := cost.Pool{User: "alice", Unit: "tokens", Window: limits.Day, Start: of[1].WindowStart(second)}
+	if got := o.redis.pools[day].Charged; got != 10 || o.Dropped() != 0 {
+		t.Errorf("the day has %d, want 10; %d were dropped, want none", got, o.Dropped())
+	}
+}
+
+// Without room to remember a charge no request is admitted alone, and what it has charged of one
+// unit is not charged.
+func TestAgentLostWithoutRoom(t *testing.T) {
+	of := []limits.Cost{{Unit: "pages", Window: limits.Minute, Max: 100}, {Unit: "tokens", Window: limits.Minute, Max: 100}}
+	dry := []limits.Cost{{Unit: "tokens", Window: limits.Minute, Max: 100, Mode: limits.DryRun}}
+	o := newOne(t)
+	o.Agent = cost.NewAgent(cost.Config{MaxCorrections: 3})
+	o.Lost(o.now, true)
+	ask := func(name string, of []limits.Cost, want cost.Verdict) {
+		t.Helper()
+		if got, _ := o.Start(o.now, name, needs(of, 40)); got != want {
+			t.Errorf("a request of %s = %+v, want %+v", name, got, want)
+		}
+	}
+	ask("alice", of, allowed)
+	ask("bob", of, refusal(of[0], cause.RedisLost))
+	ask("alice", of, allowed)
+	ask("carol", of[1:], allowed)
+	ask("dave", dry, cost.Verdict{Allowed: true, Second: t0.Unix()})
+	if n := o.Dropped(); n != 1 {
+		t.Errorf("%d were dropped, want 1: dave's charge", n)
+	}
+	o.Lost(o.now, false)
+	o.exchange()
+	for name, want := range map[string][2]int64{"alice": {80, 80}, "bob": {0, 0}, "carol": {0, 40}, "dave": {0, 0}} {
+		for i, c := range of {
+			if got := o.redis.pools[cost.Pool{User: name, Unit: c.Unit, Window: c.Window, Start: start}].Charged; got != want[i] {
+				t.Errorf("%s was charged %d %s, want %d", name, got, c.Unit, want[i])
+			}
+		}
+	}
+	o.Lost(o.now, true)
+	ask("bob", of, allowed)
+}
+
 // A clock that runs back a little does not begin a window twice.
 func TestAgentClockRunsBack(t *testing.T) {
 	o := newOne(t)

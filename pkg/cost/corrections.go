@@ -2,6 +2,7 @@ package cost
 
 import (
 	"math"
+	"slices"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -24,31 +25,102 @@ type correction struct {
 
 // corrections are those that wait to be sent, in the order in which they came up.
 type corrections struct {
+	max     int
 	waiting map[correctionOf]*correction
 	order   []*correction
+	// The second in which they were folded last. 0: not since all of them were sent.
+	folded  int64
 	dropped uint64
 }
 
-func newCorrections() corrections {
-	return corrections{waiting: make(map[correctionOf]*correction)}
+func newCorrections(most int) corrections {
+	return corrections{max: most, waiting: make(map[correctionOf]*correction)}
 }
 
 func (c *corrections) length() int { return len(c.order) }
 
-// add adds a change, unless there are too many corrections already.
-func (c *corrections) add(of correctionOf, costs []limits.Cost, change int64, most int) {
-	of.second = latestStart(costs, of.second)
-	if w := c.waiting[of]; w != nil {
-		w.change, w.costs = w.change+change, costs
-		return
+// hasRoom reports whether there is room for a change of every unit of some needs in a second.
+func (c *corrections) hasRoom(now int64, user string, needs []Need, second int64) bool {
+	c.makeRoom(now, len(needs))
+	room := c.max - len(c.order)
+	for of := range units(needs) {
+		if c.waiting[correctionOf{user, of[0].Cost.Unit, latestStart(costsOf(of), second)}] == nil {
+			room--
+		}
 	}
-	if len(c.order) >= most {
+	return room >= 0
+}
+
+// makeRoom folds if there is no room for so many more.
+func (c *corrections) makeRoom(now int64, n int) {
+	// Windows end with full seconds, and a second fold within one would find nothing.
+	if len(c.order)+n > c.max && c.folded != now {
+		c.fold(now)
+	}
+}
+
+// add adds a change, unless there is no room for it.
+func (c *corrections) add(now int64, of correctionOf, costs []limits.Cost, change int64) {
+	c.makeRoom(now, 1)
+	for second := of.second; ; costs = costs[1:] {
+		if len(costs) == 0 {
+			return
+		}
+		of.second = latestStart(costs, second)
+		// A refund has to be added to its charge, whether that was folded meanwhile or not. By itself it could be
+		// sent first, to a pool that has nothing to give back yet.
+		if w := c.waiting[of]; w != nil {
+			w.change, w.costs = w.change+change, costs
+			return
+		}
+		if c.folded == 0 || needed(costs[0], second, now) {
+			break
+		}
+	}
+	if len(c.order) >= c.max {
 		c.dropped++
 		return
 	}
 	w := &correction{correctionOf: of, costs: costs, change: change}
 	c.waiting[of] = w
 	c.order = append(c.order, w)
+}
+
+// fold makes room: it takes the windows that need not hear of a correction any more out of it,
+// and sums the corrections that then have the same windows. Each is left with the start of one
+// of the last two windows of some length, or is of the present second: a user has nine of a
+// unit at most, however long the pools are lost.
+func (c *corrections) fold(now int64) {
+	c.folded = now
+	kept := c.order[:0]
+	for _, w := range c.order {
+		// Longer windows are needed longer.
+		n := slices.IndexFunc(w.costs, func(cost limits.Cost) bool { return needed(cost, w.second, now) })
+		if n == 0 {
+			kept = append(kept, w)
+			continue
+		}
+		delete(c.waiting, w.correctionOf)
+		if n < 0 {
+			continue
+		}
+		w.costs = w.costs[n:]
+		w.second = latestStart(w.costs, w.second)
+		if other := c.waiting[w.correctionOf]; other != nil {
+			other.change += w.change
+			continue
+		}
+		c.waiting[w.correctionOf] = w
+		kept = append(kept, w)
+	}
+	clear(c.order[len(kept):])
+	c.order = kept
+}
+
+// needed reports whether the pools of a limit still need to hear of a change in a second: until
+// the window after that of the change is over, which may begin with a debt.
+func needed(c limits.Cost, second, now int64) bool {
+	return second == presentSecond || now < c.WindowStart(second)+2*c.Window.Seconds()
 }
 
 // latestStart is the start of the window that began last, of those that a second is in. Seconds
@@ -85,5 +157,7 @@ func (c *corrections) take(room int, use func(*correction, int64)) {
 	left := copy(c.order, c.order[n:])
 	// Else what was taken stays reachable from the array.
 	clear(c.order[left:])
-	c.order = c.order[:left]
+	if c.order = c.order[:left]; left == 0 {
+		c.folded = 0
+	}
 }

@@ -116,12 +116,21 @@ func (a *Agent) decideAlone(u *user, needs []Need, now int64) Verdict {
 	if !v.Allowed {
 		return v
 	}
+	if !a.corrections.hasRoom(sec, u.name, needs, sec) {
+		// The pools would never hear of it, and then of its refund, which would take away what others were charged.
+		if i := slices.IndexFunc(needs, enforced); i >= 0 {
+			return refuse(needs[i].Cost, cause.RedisLost, sec)
+		}
+		a.corrections.dropped++
+		v.Charged = false
+		return v
+	}
 	for _, n := range needs {
 		p := u.pool(n.Cost, sec)
 		p.own += n.Amount
 		p.total += n.Amount
 	}
-	a.correctAll(u.name, needs, sec, +1)
+	a.correctAll(sec, u.name, needs, sec, +1)
 	return v
 }
 
@@ -184,15 +193,13 @@ func (a *Agent) giveBack(now int64, name string, needs []Need, sec int64) {
 	for _, n := range needs {
 		a.noteChange(now, name, n.Cost, sec, -n.Amount)
 	}
-	a.correctAll(name, needs, sec, -1)
+	a.correctAll(a.second(now), name, needs, sec, -1)
 }
 
 // correctAll corrects every unit of some needs, by its amount with a sign.
-func (a *Agent) correctAll(name string, needs []Need, sec, sign int64) {
-	for i, n := range needs {
-		if i == 0 || needs[i-1].Cost.Unit != n.Cost.Unit {
-			a.corrections.add(correctionOf{name, n.Cost.Unit, sec}, unitOf(needs, n.Cost.Unit), sign*n.Amount, a.config.MaxCorrections)
-		}
+func (a *Agent) correctAll(now int64, name string, needs []Need, sec, sign int64) {
+	for of := range units(needs) {
+		a.corrections.add(now, correctionOf{name, of[0].Cost.Unit, sec}, costsOf(of), sign*of[0].Amount)
 	}
 }
 
@@ -216,7 +223,7 @@ func (a *Agent) Settle(at time.Time, name string, sec, change int64, costs []lim
 	for _, c := range costs {
 		a.noteChange(now, name, c, sec, change)
 	}
-	a.corrections.add(correctionOf{name, costs[0].Unit, sec}, costs, change, a.config.MaxCorrections)
+	a.corrections.add(a.second(now), correctionOf{name, costs[0].Unit, sec}, costs, change)
 }
 
 // noteChange takes a correction into what the agent knows. What goes back here may be asked
