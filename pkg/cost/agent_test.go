@@ -241,6 +241,65 @@ func TestAgentIgnoresCorrectionsThatCannotBe(t *testing.T) {
 	}
 }
 
+// However many corrections wait, requests are in the next batch, after what waits for their
+// own users.
+func TestAgentAsksInSpiteOfManyCorrections(t *testing.T) {
+	of := []limits.Cost{{Unit: "tokens", Window: limits.Minute, Max: 100}, {Unit: "tokens", Window: limits.Day, Max: 100}}
+	o := newOne(t)
+	o.want(of, 100, allowed)
+	o.Lost(o.now, true)
+	for i := range 10_000 {
+		o.Start(o.now, fmt.Sprint("user-", i), needs(of, 1))
+	}
+	// Alice's window is over when Redis is back, and her day gets back what she needs.
+	o.Settle(o.now, "alice", t0.Unix(), -100, of)
+	o.now = o.now.Add(3 * time.Minute)
+	o.Lost(o.now, false)
+	o.want(of, 100, cost.Verdict{Allowed: true, Charged: true, Second: o.now.Unix()})
+
+	// Requests and corrections have half of a batch each, or what the others leave.
+	start := func(n int) {
+		for i := range n {
+			o.Start(o.now, fmt.Sprint("user-", i%100), needs(of, 0))
+		}
+	}
+	for _, c := range []struct{ start, corrections, requests int }{
+		{3, 125, 3},
+		{64, 64, 64},
+		{200, 64, 64},
+		{0, 64, 64},
+		{0, 64, 64},
+		{0, 120, 8},
+		{0, 128, 0},
+	} {
+		start(c.start)
+		corrections, requests := 0, 0
+		asks := o.Collect(o.now, true, nil)
+		for i, g := range o.redis.call(o.Agent, asks) {
+			if asks[i].Forced {
+				corrections++
+			} else {
+				requests++
+			}
+			o.Reply(o.now, asks[i], g)
+		}
+		if corrections != c.corrections || requests != c.requests {
+			t.Errorf("a batch has %d corrections and %d requests, want %d and %d", corrections, requests, c.corrections, c.requests)
+		}
+	}
+	for asks := o.Collect(o.now, true, nil); len(asks) > 0; asks = o.Collect(o.now, true, nil) {
+		for i, g := range o.redis.call(o.Agent, asks) {
+			o.Reply(o.now, asks[i], g)
+		}
+	}
+	for i := range 10_000 {
+		day := cost.Pool{User: fmt.Sprint("user-", i), Unit: "tokens", Window: limits.Day, Start: of[1].WindowStart(t0.Unix())}
+		if got := o.redis.pools[day].Charged; got != 1 {
+			t.Fatalf("%+v has %d, want 1", day, got)
+		}
+	}
+}
+
 // Corrections are summed by user, unit and window, and bounded.
 func TestAgentCorrectionsAreBounded(t *testing.T) {
 	a := cost.NewAgent(cost.Config{MaxCorrections: 3})

@@ -138,18 +138,16 @@ func latestStart(costs []limits.Cost, second int64) int64 {
 	return latest
 }
 
-// take removes at most so many and hands them out. A change that is too large for one ask
-// leaves a rest.
+// take hands out as many as there is room for, and removes them. A change that is too large for
+// one ask leaves a rest.
 func (c *corrections) take(room int, use func(*correction, int64)) {
 	n := 0
 	for n < len(c.order) && room > 0 {
 		w := c.order[n]
-		part := max(-limits.MaxCost, min(w.change, limits.MaxCost))
-		if part != 0 {
-			use(w, part)
+		if w.takePart(use) {
 			room--
 		}
-		if w.change -= part; w.change == 0 {
+		if w.change == 0 {
 			delete(c.waiting, w.correctionOf)
 			n++
 		}
@@ -160,4 +158,30 @@ func (c *corrections) take(room int, use func(*correction, int64)) {
 	if c.order = c.order[:left]; left == 0 {
 		c.folded = 0
 	}
+}
+
+// takeOf hands out what waits for the pools that a request needs, while there is room, and
+// returns how much is left of it. It finds those of windows that began last, or before that:
+// all that were just folded. They stay behind as corrections of nothing, until take removes them.
+func (c *corrections) takeOf(user string, needs []Need, now int64, room int, use func(*correction, int64)) (left int) {
+	for _, n := range needs {
+		length := n.Cost.Window.Seconds()
+		for _, second := range [...]int64{n.Cost.WindowStart(now), n.Cost.WindowStart(now - length), presentSecond} {
+			if w := c.waiting[correctionOf{user, n.Cost.Unit, second}]; w != nil && room > 0 && w.takePart(use) {
+				room--
+			}
+		}
+	}
+	return room
+}
+
+// takePart hands out as much as one ask may have, and reports whether that is anything.
+func (w *correction) takePart(use func(*correction, int64)) bool {
+	part := max(-limits.MaxCost, min(w.change, limits.MaxCost))
+	if part == 0 {
+		return false
+	}
+	w.change -= part
+	use(w, part)
+	return true
 }

@@ -250,6 +250,8 @@ func (a *Agent) noteChange(now int64, name string, c limits.Cost, sec, change in
 func (a *Agent) Lost(at time.Time, lost bool) {
 	a.lost = lost
 	if !lost {
+		// There is less to tell then, and Collect finds what is of a user who asks.
+		a.corrections.fold(a.second(at.UnixNano()))
 		return
 	}
 	for u := range a.queues {

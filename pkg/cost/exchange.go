@@ -14,7 +14,8 @@ const MaxBatch = 128
 
 // Collect appends what is to be sent to the pools now. Corrections wait for a flush, or for the
 // next request that has to ask, so that many are one message. What is more than a batch waits
-// for the next call, for which Output is then urgent. Each Ask must be answered by one call of
+// for the next call, for which Output is urgent if requests are left; requests and corrections
+// each have half of a batch at least, if they need it. Each Ask must be answered by one call of
 // Reply or Fail, and all of a batch before the next call. A batch that failed comes again, as
 // it was and under its number, and nothing else before it was heard.
 func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
@@ -26,16 +27,38 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 	}
 	first, now := len(asks), at.UnixNano()
 	sec := a.second(now)
-	room := MaxBatch
-	// Before the charges: what goes back may be what a request needs.
-	if flush || len(a.toAsk) > 0 {
-		a.corrections.take(room, func(c *correction, change int64) {
-			room--
-			asks = append(asks, c.ask(sec, change))
-		})
+	// Requests are refused if they wait for too long. Half of the batch is theirs, however many corrections there are.
+	requests := a.nextRequests(now, MaxBatch-min(a.corrections.length(), MaxBatch/2))
+	if flush || len(requests) > 0 {
+		room := MaxBatch - len(requests)
+		send := func(c *correction, change int64) { asks = append(asks, c.ask(sec, change)) }
+		// Before the charges: what goes back may be what a request needs.
+		if a.corrections.length() > room {
+			for _, w := range requests {
+				room = a.corrections.takeOf(w.owner.name, w.needs, sec, room, send)
+			}
+		}
+		a.corrections.take(room, send)
 	}
+	for _, w := range requests {
+		asks = append(asks, w.ask(sec))
+		w.owner.asking++
+	}
+	a.out.Urgent = a.out.Urgent || len(a.toAsk) > 0
+	if len(asks) > first {
+		a.seq++
+		for i := range asks[first:] {
+			asks[first+i].Seq = a.seq
+		}
+	}
+	return asks
+}
+
+// nextRequests takes the requests that the pools are to be asked about next, at most so many,
+// out of those that wait.
+func (a *Agent) nextRequests(now int64, most int) (requests []*Waiting) {
 	n := 0
-	for ; n < len(a.toAsk) && room > 0; n++ {
+	for ; n < len(a.toAsk) && len(requests) < most; n++ {
 		w := a.toAsk[n]
 		if w.decided {
 			continue
@@ -45,22 +68,12 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 			a.decided(w, v)
 			continue
 		}
-		asks = append(asks, w.ask(sec))
-		w.owner.asking++
-		room--
+		requests = append(requests, w)
 	}
 	left := copy(a.toAsk, a.toAsk[n:])
 	clear(a.toAsk[left:])
-	if a.toAsk = a.toAsk[:left]; left > 0 || room == 0 {
-		a.out.Urgent = true
-	}
-	if len(asks) > first {
-		a.seq++
-		for i := range asks[first:] {
-			asks[first+i].Seq = a.seq
-		}
-	}
-	return asks
+	a.toAsk = a.toAsk[:left]
+	return requests
 }
 
 // ask is the correction as it is sent.
