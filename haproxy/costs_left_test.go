@@ -121,7 +121,8 @@ func TestSettledStreamThatSaysAsItGoesOn(t *testing.T) {
 // never came costs its estimate, whether the client has left or the origin is late: else clients had the origin work for nothing.
 func TestSettledWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
-	reached, late := make(chan string), make(chan struct{})
+	var reached sync.Map // users whose requests the origin has got
+	late := make(chan struct{})
 	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, edit: func(cfg string) string {
 		const behindTheVerdict = "    # When the origin is full, lower classes are served first.\n"
 		cfg = strings.Replace(cfg, behindTheVerdict, "    http-request deny deny_status 403 if { req.hdr(x-deny) -m found }\n"+
@@ -129,11 +130,8 @@ func TestSettledWithoutAnAnswer(t *testing.T) {
 		return cfg
 	}, serve: func(w http.ResponseWriter, q *http.Request) {
 		_, _ = io.Copy(io.Discard, q.Body)
-		select {
-		case reached <- q.Header.Get("X-User"):
-			<-late
-		case <-late:
-		}
+		reached.Store(q.Header.Get("X-User"), true)
+		<-late
 	}})
 	defer close(late)
 	c.charge("100", "1000")
@@ -144,7 +142,6 @@ func TestSettledWithoutAnAnswer(t *testing.T) {
 	want := map[string]int64{"denied exports 1764003600": -100, "denied tokens 1764003600": -1000}
 	c.wantSettled(t, want)
 
-	go func() { <-reached }()
 	if got := c.send(t, post("{}", kind, "X-User: late", "X-Late: 1"))[0]; got.Status != 504 {
 		t.Errorf("late: status %d, want 504", got.Status)
 	}
@@ -182,8 +179,12 @@ func TestSettledWithoutAnAnswer(t *testing.T) {
 		}
 		done <- err
 	}()
-	for <-reached != "cancels" {
-	}
+	proctest.Eventually(t, "the origin has the request", func() error {
+		if _, has := reached.Load("cancels"); !has {
+			return errors.New("it has not")
+		}
+		return nil
+	})
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Fatalf("RoundTrip = %v, want cancelled", err)

@@ -114,14 +114,18 @@ function Reading:note(cost, ended)
 end
 
 -- An answer that breaks off has cost what it has said until then. HAProxy does not say when, but forgets the stream, and the
--- collector comes by.
-Reading.__gc = Reading.tell
+-- collector finds the reading. It comes by in the middle of anything that takes memory, so it only notes it here.
+local broken = {}
+function Reading:__gc()
+	if self.lower then broken[#broken + 1] = self end
+end
 
--- collect has the collector find those that broke off, though few requests come that would: a part of its round at a time.
+-- collect has the collector go on with its round, for few requests may come that would, and tells what it has found.
 local function collect()
-	for _ = 1, 50 do
-		if lower == 0 or collectgarbage("step") then return end
+	for _ = 1, 10 do
+		if lower == 0 or collectgarbage("step") then break end
 	end
+	while #broken > 0 do table.remove(broken):tell() end
 end
 
 -- trailer is the value of a field behind the body, once they are there. Lua is shown none, but HAProxy's look at a
@@ -233,9 +237,9 @@ end
 core.register_task(function()
 	local pause, wait, idle = FIRST_PAUSE, SOON, 0
 	while true do
+		collect()
 		if queue:empty() then
 			if connection and idle >= IDLE then disconnect() end
-			collect()
 			core.msleep(wait)
 			idle, wait = idle + wait, math.min(2 * wait, SELDOM)
 		else

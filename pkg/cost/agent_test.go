@@ -300,6 +300,31 @@ func TestAgentAsksInSpiteOfManyCorrections(t *testing.T) {
 	}
 }
 
+// What waits for a request's user is told in the order of the windows, however many corrections wait: a window begins with the
+// debt of the one before.
+func TestAgentTellsOlderWindowsFirst(t *testing.T) {
+	of := []limits.Cost{{Unit: "tokens", Window: limits.Minute, Max: 100}}
+	o, other := newOne(t), newOne(t)
+	other.redis = o.redis
+	other.want(of, 100, allowed)
+	o.Lost(o.now, true)
+	// With the 50 that this agent admits of 100, the minute is at 150, and the next one begins with 50.
+	for _, amount := range []int64{50, 40} {
+		if v, _ := o.Start(o.now, "alice", needs(of, amount)); !v.Charged {
+			t.Fatalf("a request of %d without Redis = %+v, want it allowed", amount, v)
+		}
+		for i := range 1000 {
+			o.Start(o.now, fmt.Sprint("user-", i), needs(of, 1))
+		}
+		o.now = o.now.Add(time.Minute)
+	}
+	o.now = o.now.Add(-time.Minute)
+	o.Lost(o.now, false)
+	if got := o.request(of, 60); got.Allowed || got.Cause != cause.Pool {
+		t.Errorf("a request of 60 = %+v, want it refused: 40 and a debt of 50 leave 10", got)
+	}
+}
+
 // Corrections are summed by user, unit and window, and bounded.
 func TestAgentCorrectionsAreBounded(t *testing.T) {
 	a := cost.NewAgent(cost.Config{MaxCorrections: 3})

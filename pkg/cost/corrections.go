@@ -96,12 +96,12 @@ func (c *corrections) fold(now int64) {
 	for _, w := range c.order {
 		// Longer windows are needed longer.
 		n := slices.IndexFunc(w.costs, func(cost limits.Cost) bool { return needed(cost, w.second, now) })
-		if n == 0 {
+		if n == 0 && w.change != 0 {
 			kept = append(kept, w)
 			continue
 		}
 		delete(c.waiting, w.correctionOf)
-		if n < 0 {
+		if n < 0 || w.change == 0 {
 			continue
 		}
 		w.costs = w.costs[n:]
@@ -142,7 +142,7 @@ func latestStart(costs []limits.Cost, second int64) int64 {
 // one ask leaves a rest.
 func (c *corrections) take(room int, use func(*correction, int64)) {
 	n := 0
-	for n < len(c.order) && room > 0 {
+	for n < len(c.order) && (room > 0 || c.order[n].change == 0) {
 		w := c.order[n]
 		if w.takePart(use) {
 			room--
@@ -162,12 +162,17 @@ func (c *corrections) take(room int, use func(*correction, int64)) {
 
 // takeOf hands out what waits for the pools that a request needs, while there is room, and
 // returns how much is left of it. It finds those of windows that began last, or before that:
-// all that were just folded. They stay behind as corrections of nothing, until take removes them.
+// all that were just folded. The older ones go first, for a window begins with the debt of the one
+// before. They stay behind as corrections of nothing, until take removes them.
 func (c *corrections) takeOf(user string, needs []Need, now int64, room int, use func(*correction, int64)) (left int) {
-	for _, n := range needs {
-		length := n.Cost.Window.Seconds()
-		for _, second := range [...]int64{n.Cost.WindowStart(now), n.Cost.WindowStart(now - length), presentSecond} {
-			if w := c.waiting[correctionOf{user, n.Cost.Unit, second}]; w != nil && room > 0 && w.takePart(use) {
+	for of := range units(needs) {
+		seconds := make([]int64, 0, 2*len(of)+1)
+		for _, n := range of {
+			seconds = append(seconds, n.Cost.WindowStart(now-n.Cost.Window.Seconds()), n.Cost.WindowStart(now))
+		}
+		slices.Sort(seconds)
+		for _, second := range append(seconds, presentSecond) {
+			if w := c.waiting[correctionOf{user, of[0].Cost.Unit, second}]; w != nil && room > 0 && w.takePart(use) {
 				room--
 			}
 		}
