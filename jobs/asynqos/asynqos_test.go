@@ -186,6 +186,19 @@ func (r *rig) enqueue(user, name string, options ...asynq.Option) {
 	}
 }
 
+// runs waits until a task of a user runs. It has its slot then, which one that is active in asynq may have still to get.
+func (r *rig) runs(user string) {
+	r.Helper()
+	proctest.Eventually(r, "a task of "+user+" runs", func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.running[user] != 1 {
+			return fmt.Errorf("%d run", r.running[user])
+		}
+		return nil
+	})
+}
+
 // state waits until a task has a state, with so many retries spent.
 func (r *rig) state(name string, want asynq.TaskState, retried int) {
 	r.Helper()
@@ -203,7 +216,7 @@ func (r *rig) state(name string, want asynq.TaskState, retried int) {
 func TestTasksOverTheLimitWait(t *testing.T) {
 	r := start(t, 2, nil)
 	r.enqueue("ann", "hold 1")
-	r.state("hold 1", asynq.TaskStateActive, 0)
+	r.runs("ann")
 	var names []string
 	for i := range 20 {
 		names = append(names, fmt.Sprint("wait ", i))
@@ -281,7 +294,7 @@ func TestATaskThatFails(t *testing.T) {
 func TestATaskWithARetryLeftDoesNotWaitInTheArchive(t *testing.T) {
 	r := start(t, 2, nil)
 	r.enqueue("ann", "hold")
-	r.state("hold", asynq.TaskStateActive, 0)
+	r.runs("ann")
 	r.enqueue("ann", "fail for good", asynq.MaxRetry(1))
 	r.state("fail for good", asynq.TaskStateRetry, 0)
 	close(r.held)
@@ -336,7 +349,7 @@ func TestSlotsThatCannotBeReached(t *testing.T) {
 func TestTasksThatTheSlotsForgot(t *testing.T) {
 	r := start(t, 2, func(c *asynqos.Config) { c.Runner.Lease = time.Hour })
 	r.enqueue("ann", "hold")
-	r.state("hold", asynq.TaskStateActive, 0)
+	r.runs("ann")
 	r.enqueue("ann", "waits", asynq.MaxRetry(3))
 	r.enqueue("ann", "last attempt", asynq.MaxRetry(0))
 	r.state("waits", asynq.TaskStateRetry, 0)
@@ -363,7 +376,7 @@ func TestTasksThatLoseTheirUserWhileTheyWait(t *testing.T) {
 		}
 	})
 	r.enqueue("ann", "hold")
-	r.state("hold", asynq.TaskStateActive, 0)
+	r.runs("ann")
 	r.enqueue("ann", "waits", asynq.MaxRetry(3))
 	r.enqueue("ann", "last attempt", asynq.MaxRetry(0))
 	r.state("waits", asynq.TaskStateRetry, 0)
@@ -379,15 +392,7 @@ func TestTasksThatLoseTheirUserWhileTheyWait(t *testing.T) {
 func TestALostSlotEndsATask(t *testing.T) {
 	r := start(t, 2, nil)
 	r.enqueue("ann", "watch", asynq.MaxRetry(3))
-	r.state("watch", asynq.TaskStateActive, 0)
-	proctest.Eventually(t, "it runs", func() error {
-		if r.mu.Lock(); r.running["ann"] != 1 {
-			r.mu.Unlock()
-			return errors.New("not yet")
-		}
-		r.mu.Unlock()
-		return nil
-	})
+	r.runs("ann")
 	other := jobs.Claim{Job: jobs.Job{User: "ann", ID: "asynq/" + queue + "/watch", Queue: "report"}, Holder: "another attempt"}
 	if verdict, err := r.slots.Acquire(t.Context(), other, jobs.Limits{Total: 1}, 10*time.Second, false); err != nil || !verdict.Granted {
 		t.Fatalf("Acquire() = %+v, %v, want another attempt to take over the slot", verdict, err)
