@@ -3,7 +3,6 @@ package bus_test
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -160,39 +159,48 @@ func registryGoesBack(t *testing.T, s *server) {
 // the first ones would else lapse before the last ones come.
 func fleet(t *testing.T, s *server, b *bus.Bus, n int) (epoch string) {
 	t.Helper()
-	const few = 16
+	const few, slow = 4, 8 // instances, and a pace at which they lapse after 12 s
+	all := numbers(0, n-1)
 	proctest.Eventually(t, fmt.Sprintf("%d instances", n), func() error {
-		missing := map[string]bool{}
-		for i := range n {
-			missing[fmt.Sprint(i)] = true
-		}
+		s.heard(t, all, silence{0, slow})
+		refreshed := time.Now()
 		there := s.do(t, "ZRANGE", "sluice:{cluster}:instances", 0, -1).([]any)
-		for _, instance := range there {
-			delete(missing, instance.(string))
-		}
+		missing := slices.DeleteFunc(slices.Clone(all), func(instance string) bool { return slices.Contains(there, any(instance)) })
 		if len(missing) == 0 && len(there) == n {
 			epoch = s.do(t, "GET", "sluice:{cluster}:epoch").(string)
 			return nil
 		}
-		for instances := range slices.Chunk(slices.Sorted(maps.Keys(missing)), few) {
-			inParallel(8, len(instances), func(i int) { _, _ = b.Register(context.Background(), instances[i], "", "") })
-			s.heard(t, 0, n-1, silence{0, 8})
+		for instances := range slices.Chunk(missing, few) {
+			inParallel(few, len(instances), func(i int) { _, _ = b.Register(context.Background(), instances[i], "", "") })
+			s.heard(t, instances, silence{0, slow})
+			if time.Since(refreshed) > 3*time.Second {
+				s.heard(t, all, silence{0, slow})
+				refreshed = time.Now()
+			}
 		}
 		return fmt.Errorf("there were %d instances, want %d", len(there), n)
 	})
 	return epoch
 }
 
-// heard puts into the registry when the instances from one number to another were heard.
-func (s *server) heard(t *testing.T, from, to int, at silence) {
+// numbers are the names of the instances from one number to another.
+func numbers(from, to int) (instances []string) {
+	for i := from; i <= to; i++ {
+		instances = append(instances, fmt.Sprint(i))
+	}
+	return instances
+}
+
+// heard puts into the registry when instances were heard.
+func (s *server) heard(t *testing.T, instances []string, at silence) {
 	t.Helper()
 	now := s.do(t, "TIME").([]any)
 	seconds, _ := strconv.ParseInt(now[0].(string), 10, 64)
 	micros, _ := strconv.ParseInt(now[1].(string), 10, 64)
 	score := strconv.FormatFloat(float64(seconds*1000+micros/1000-at.ago)+float64(at.pace)/16, 'f', 4, 64)
 	command := []any{"ZADD", "sluice:{cluster}:instances", "XX"}
-	for i := from; i <= to; i++ {
-		command = append(command, score, i)
+	for _, instance := range instances {
+		command = append(command, score, instance)
 	}
 	s.do(t, command...)
 }
@@ -223,14 +231,14 @@ func rhythmFollows(t *testing.T, s *server) {
 		silent []silence // of the first ones
 		gone   []int     // of these
 	}{
-		{"of 1000", 0, []silence{{5500, 4}, {6100, 4}, {5500, 1}, {6100, 1}}, []int{1, 3}},
-		{"990 die at once, and not all have heard of it", 990, []silence{{5500, 4}, {6100, 4}, {1400, 1}, {1600, 1}}, []int{1, 3}},
+		{"of 1000", 0, []silence{{5000, 4}, {6100, 4}, {5000, 1}, {6100, 1}}, []int{1, 3}},
+		{"990 die at once, and not all have heard of it", 990, []silence{{5000, 4}, {6100, 4}, {1000, 1}, {1600, 1}}, []int{1, 3}},
 	} {
 		proctest.Eventually(t, step.name, func() error {
 			fleet(t, s, b, 1000)
-			s.heard(t, 0, 999, silence{0, 4})
+			s.heard(t, numbers(0, 999), silence{0, 4})
 			if step.dead > 0 {
-				s.heard(t, 1000-step.dead, 999, silence{6100, 4})
+				s.heard(t, numbers(1000-step.dead, 999), silence{6100, 4})
 			}
 			// Who lists them finds out who is dead, and nobody else knows it yet.
 			if _, err := s.open(t, bus.Options{}).Instances(ctx); err != nil {
@@ -242,8 +250,10 @@ func rhythmFollows(t *testing.T, s *server) {
 					want = append(want, fmt.Sprint(i))
 				}
 			}
+			// That may take a while, and when nobody was heard for one, nobody is taken for dead.
+			s.heard(t, numbers(0, 999-step.dead), silence{0, 4})
 			for i, of := range step.silent {
-				s.heard(t, i, i, of)
+				s.heard(t, numbers(i, i), of)
 			}
 			r, err := b.Register(ctx, "4", "", "")
 			if slices.Sort(want); err == nil && !slices.Equal(r.Instances, want) {
