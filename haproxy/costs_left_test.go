@@ -2,7 +2,6 @@ package haproxy
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -159,36 +158,20 @@ func TestSettledWithoutAnAnswer(t *testing.T) {
 	})
 	conn.Close()
 
-	var h2 http.Protocols
-	h2.SetUnencryptedHTTP2(true)
-	transport := &http.Transport{Protocols: &h2}
-	defer transport.CloseIdleConnections()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, "POST", "http://"+c.addr+"/", strings.NewReader("{}"))
+	q, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+c.addr+"/", strings.NewReader("{}"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	q.Header.Set("Content-Type", kind)
 	q.Header.Set("X-User", "cancels")
-	done := make(chan error, 1)
-	go func() {
-		resp, err := transport.RoundTrip(q)
-		if err == nil {
-			resp.Body.Close()
-		}
-		done <- err
-	}()
-	proctest.Eventually(t, "the origin has the request", func() error {
-		if _, has := reached.Load("cancels"); !has {
-			return errors.New("it has not")
-		}
-		return nil
+	cancelled(t, q, func() {
+		proctest.Eventually(t, "the origin has the request", func() error {
+			if _, has := reached.Load("cancels"); !has {
+				return errors.New("it has not")
+			}
+			return nil
+		})
 	})
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Fatalf("RoundTrip = %v, want cancelled", err)
-	}
 	if versionAtLeast(t, 3, 0) {
 		c.streamsBecome(t, 0)
 	}

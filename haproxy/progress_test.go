@@ -544,35 +544,41 @@ func TestRetryJitter(t *testing.T) {
 	}
 }
 
+// cancelled sends a request over HTTP/2, and cancels its stream when ready returns.
+func cancelled(t *testing.T, q *http.Request, ready func()) {
+	t.Helper()
+	var h2 http.Protocols
+	h2.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: &h2}
+	defer transport.CloseIdleConnections()
+	ctx, cancel := context.WithCancel(q.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		resp, err := transport.RoundTrip(q.WithContext(ctx))
+		if err == nil {
+			resp.Body.Close()
+		}
+		done <- err
+	}()
+	ready()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatalf("RoundTrip = %v, want cancelled", err)
+	}
+}
+
 // A cancelled HTTP/2 stream waits no longer, from 3.0 on, and never takes a place.
 func TestGivesUpWaitingOverHTTP2(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}})
 	waiting, free := make(chan struct{}), make(chan struct{})
 	r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
-	var h2 http.Protocols
-	h2.SetUnencryptedHTTP2(true)
-	transport := &http.Transport{Protocols: &h2}
-	defer transport.CloseIdleConnections()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, "GET", "http://"+r.addr+"/", nil)
+	q, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+r.addr+"/", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() {
-		resp, err := transport.RoundTrip(q)
-		if err == nil {
-			resp.Body.Close()
-		}
-		done <- err
-	}()
-	<-waiting
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Fatalf("RoundTrip = %v, want cancelled", err)
-	}
+	cancelled(t, q, func() { <-waiting })
 	if versionAtLeast(t, 3, 0) {
 		r.streamsBecome(t, 0)
 	}

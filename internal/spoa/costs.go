@@ -16,7 +16,7 @@ import (
 )
 
 // maxCostDigits is how many digits limits.MaxCost has.
-const maxCostDigits = len("1000000000000")
+var maxCostDigits = len(strconv.Itoa(limits.MaxCost))
 
 // askedCosts is what HAProxy says of what a request may cost. The zero one is of a
 // configuration that knows of no units.

@@ -199,6 +199,16 @@ func (r *rig) runs(user string) {
 	})
 }
 
+// failedOnPurpose fails the test unless one task has failed, and once.
+func (r *rig) failedOnPurpose() {
+	r.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.failures) != 1 || !errors.Is(r.failures[0], errOnPurpose) {
+		r.Errorf("the failures are %v, want %v once", r.failures, errOnPurpose)
+	}
+}
+
 // state waits until a task has a state, with so many retries spent.
 func (r *rig) state(name string, want asynq.TaskState, retried int) {
 	r.Helper()
@@ -283,11 +293,7 @@ func TestATaskThatFails(t *testing.T) {
 	r := start(t, 2, nil)
 	r.enqueue("ann", "fail once", asynq.MaxRetry(3))
 	r.state("fail once", asynq.TaskStateCompleted, 1)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.failures) != 1 || !errors.Is(r.failures[0], errOnPurpose) {
-		t.Errorf("the failures are %v, want %v once", r.failures, errOnPurpose)
-	}
+	r.failedOnPurpose()
 }
 
 // In the archive asynq may delete it. Its handler says when it has failed for good, and nobody wakes it then.
@@ -302,11 +308,7 @@ func TestATaskWithARetryLeftDoesNotWaitInTheArchive(t *testing.T) {
 	r.enqueue("ann", "after it", asynq.MaxRetry(1))
 	r.state("after it", asynq.TaskStateCompleted, 0)
 	r.state("fail for good", asynq.TaskStateArchived, 0)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.failures) != 1 || !errors.Is(r.failures[0], errOnPurpose) {
-		t.Errorf("the failures are %v, want %v once", r.failures, errOnPurpose)
-	}
+	r.failedOnPurpose()
 }
 
 // No slots take it, and nobody would learn why it waits.

@@ -163,7 +163,7 @@ func (c *corrections) take(room int, use func(*correction, int64)) {
 // takeOf hands out what waits for the pools that a request needs, while there is room, and
 // returns how much is left of it. It finds those of windows that began last, or before that:
 // all that were just folded. The older ones go first, for a window begins with the debt of the one
-// before. They stay behind as corrections of nothing, until take removes them.
+// before. What is handed out stays behind as a correction of nothing, until take removes it.
 func (c *corrections) takeOf(user string, needs []Need, now int64, room int, use func(*correction, int64)) (left int) {
 	for of := range units(needs) {
 		seconds := make([]int64, 0, 2*len(of)+1)
