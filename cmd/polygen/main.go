@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/sluice-qos/sluice/internal/admin"
+	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/limitwatch"
@@ -76,7 +77,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
-	b, err := o.Open(log, registry)
+	b, err := o.Open(log, registry, bus.DefaultTimeout)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ type options struct {
 	Runtime   string `help:"Path of the socket of HAProxy's runtime API, by which credit is taken back. Without it HAProxy asks about every request." default:"/run/sluice/runtime.sock" placeholder:"PATH" env:"SLUICE_RUNTIME"`
 	Costs     string `name:"costs-socket" help:"Where HAProxy says what requests cost: unix:/path, or host:port of loopback. It has no authentication: other addresses are refused. Default: costs.sock beside the socket of --spoe." placeholder:"ADDR" env:"SLUICE_COSTS"`
 
-	MaxWait     time.Duration `help:"Maximum time that a request waits for its verdict. Keep it below HAProxy's 'timeout processing'." default:"20ms" placeholder:"TIME" env:"SLUICE_MAX_WAIT"`
+	MaxWait     time.Duration `help:"Maximum time that a request waits for its verdict; Redis counts as lost after five times as long. Keep it below HAProxy's 'timeout processing'." default:"20ms" placeholder:"TIME" env:"SLUICE_MAX_WAIT"`
 	OnRedisLoss string        `help:"While Redis is lost: hold (enforce this instance's part of each limit) or open (admit everything)." enum:"hold,open" default:"hold" placeholder:"WHAT" env:"SLUICE_ON_REDIS_LOSS"`
 	HoldFor     time.Duration `help:"Switch from hold to open after Redis has been lost for this long; 0 means never." default:"0" placeholder:"TIME" env:"SLUICE_HOLD_FOR"`
 
@@ -77,7 +77,7 @@ func serve(ctx context.Context, o options) error {
 		return err
 	}
 	defer tracing.Stop(tracer)
-	b, err := o.Open(log, registry)
+	b, err := o.Open(log, registry, spoa.CallTimeout(o.MaxWait))
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -40,8 +41,8 @@ type Redis struct {
 	RedisShards      int      `help:"Number of shards that users are divided into, for Redis Cluster. The same in all processes." default:"1" env:"SLUICE_REDIS_SHARDS"`
 }
 
-// Open connects as the flags say.
-func (r Redis) Open(log *slog.Logger, reg prometheus.Registerer) (*bus.Bus, error) {
+// Open connects as the flags say. Each call may take as long as timeout.
+func (r Redis) Open(log *slog.Logger, reg prometheus.Registerer, timeout time.Duration) (*bus.Bus, error) {
 	secure, err := r.tls()
 	if err != nil {
 		return nil, err
@@ -57,7 +58,7 @@ func (r Redis) Open(log *slog.Logger, reg prometheus.Registerer) (*bus.Bus, erro
 	return bus.Open(bus.Options{
 		Addresses: r.Redis, MasterName: r.RedisMaster, Username: r.RedisUser, Password: password,
 		SentinelUsername: r.SentinelUser, SentinelPassword: sentinelPassword,
-		DB: r.RedisDB, TLS: secure, Shards: r.RedisShards, Logger: log, Registerer: reg,
+		DB: r.RedisDB, TLS: secure, Shards: r.RedisShards, Timeout: timeout, Logger: log, Registerer: reg,
 	})
 }
 

@@ -192,7 +192,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"a certificate file without any", Redis{Redis: []string{"a:1"}, RedisCA: empty}, empty + " holds no certificate in PEM form"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b, err := tt.r.Open(nil, nil)
+			b, err := tt.r.Open(nil, nil, 0)
 			if err == nil {
 				b.Close()
 			}
@@ -232,7 +232,7 @@ func TestOpenReachesRedis(t *testing.T) {
 		{"a database that is not there", Redis{Redis: []string{plain}, RedisDB: 99}, "DB index is out of range"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b, err := tt.r.Open(nil, prometheus.NewPedanticRegistry())
+			b, err := tt.r.Open(nil, prometheus.NewPedanticRegistry(), 0)
 			if err != nil {
 				t.Fatal(err)
 			}

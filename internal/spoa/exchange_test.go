@@ -86,15 +86,13 @@ func TestDebtsOutliveALoss(t *testing.T) {
 
 func TestOverdueAnswerLosesRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.MaxWait = time.Second }).run()
+		r := newRig(t, nil).run()
 		r.joined(bus.Registry{Instances: []string{"a", "b"}})
-		r.limiter.shards[0].reach.wait.Store(int64(time.Second))
 		r.pool.set(10*time.Second, nil)
-		go func() {
-			wait(lostAfter - ms)
-			r.losses(false, 0)
-		}()
-		r.want("alice", "GET", true, lostAfter)
+		r.want("alice", "GET", true, r.options.MaxWait)
+		wait(r.options.lostAfter() - r.options.MaxWait - ms)
+		r.losses(false, 0)
+		wait(2 * ms)
 		r.losses(true, 1)
 	})
 }
@@ -360,18 +358,20 @@ func TestLossByEitherLane(t *testing.T) {
 		{"no tokens", away, answering{}, "rate", 0},
 		{"no slots", answering{}, away, "alice", 0},
 		{"neither, one after the other", away, away, "both", 0},
-		{"tokens are overdue", overdue, answering{}, "rate", lostAfter},
-		{"slots are overdue", answering{}, overdue, "alice", lostAfter},
-		{"both are", overdue, overdue, "alice", lostAfter},
+		{"tokens are overdue", overdue, answering{}, "rate", 20 * ms},
+		{"slots are overdue", answering{}, overdue, "alice", 20 * ms},
+		{"both are", overdue, overdue, "alice", 20 * ms},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newSlotRig(t, func(o *Options) { o.MaxWait = time.Second }).run()
+				r := newSlotRig(t, nil).run()
 				r.joined(bus.Registry{Instances: []string{"a", "b"}})
-				r.limiter.shards[0].reach.wait.Store(int64(time.Second))
 				r.pool.setTokens(tt.tokens.delay, tt.tokens.err)
 				r.pool.setSlots(tt.slots.delay, tt.slots.err)
 				r.want(tt.first, "GET", true, tt.took)
+				if tt.took > 0 {
+					wait(r.options.lostAfter())
+				}
 				r.losses(true, 1)
 
 				// Neither core waits for the pool, and each has the whole limit. (Where one

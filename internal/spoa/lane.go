@@ -92,7 +92,7 @@ func (l *lane[A]) exchangeOnce(ctx context.Context, flush bool) bool {
 	}
 	l.tried = time.Now()
 	// Beside the call, whose own time-out is longer than requests may wait: an answer that comes late still counts.
-	watchdog := time.AfterFunc(lostAfter, func() { l.loss.loseRedis(errOverdue) })
+	watchdog := time.AfterFunc(l.loss.options.lostAfter(), func() { l.loss.loseRedis(errOverdue) })
 	err := l.send(ctx, l.asks)
 	took := time.Since(l.tried)
 	watchdog.Stop()

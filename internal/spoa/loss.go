@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/sluice-qos/sluice/internal/bus"
 )
 
 const (
@@ -19,10 +21,9 @@ const (
 	// Options.MaxWait.
 	minWait    = 10 * time.Millisecond
 	waitFactor = 5
-	// lostAfter is how long an answer of the pool may be missing before the
-	// agent goes on without it. It is longer than the stalls of a busy machine,
-	// for whoever goes on alone cannot be exact.
-	lostAfter = 100 * time.Millisecond
+	// lostFactor: the agent goes on without the pool when an answer is missing for this many times Options.MaxWait, 100 ms
+	// by default. That is longer than the stalls of a busy machine, because an agent that goes on alone cannot be exact.
+	lostFactor = 5
 	// lostRetry is how often a lost pool is asked all the same.
 	lostRetry = 100 * time.Millisecond
 	// longLoss is after how long the others may have taken this instance for
@@ -85,6 +86,15 @@ func (o *Options) longestWait(median time.Duration) time.Duration {
 	// A Redis that is fast today may stall for a moment: half of what the operator allows is waited for in any case.
 	return min(max(minWait, o.MaxWait/2, waitFactor*median), o.MaxWait)
 }
+
+// CallTimeout is how long calls of Options.Bus may take for an Options.MaxWait: an answer that comes after the pool was lost
+// still counts.
+func CallTimeout(maxWait time.Duration) time.Duration {
+	return max(bus.DefaultTimeout, 2*lostFactor*maxWait)
+}
+
+// lostAfter is how long an answer of the pool may be missing.
+func (o *Options) lostAfter() time.Duration { return lostFactor * o.MaxWait }
 
 // briefly reports whether the pool has not been lost for long.
 func (l *loss) briefly() bool {

@@ -39,8 +39,8 @@ func TestMetrics(t *testing.T) {
 		r.pool.set(2*ms, nil)
 		r.ask("bob", "GET") // waits
 		r.pool.set(time.Minute, nil)
-		r.ask("carol", "GET") // waits in vain
-		wait(lostAfter)       // which loses Redis
+		r.ask("carol", "GET")       // waits in vain
+		wait(r.options.lostAfter()) // which loses Redis
 		r.applyPolicies([]policy.Message{
 			policy.Throttle{Key: alice, Second: time.Now().Unix(), Limit: 4},
 			policy.Hot{Key: alice, Until: time.Now().Add(time.Second), Instances: 3},

@@ -43,7 +43,8 @@ type Options struct {
 
 	// MaxWait bounds the time that a request waits for its verdict. It must be
 	// shorter than HAProxy's "timeout processing", or HAProxy lets the request
-	// pass meanwhile. 0 means 20 ms.
+	// pass meanwhile. Redis counts as lost when an answer is missing for five times as long; calls of Bus may
+	// take CallTimeout. 0 means 20 ms.
 	MaxWait time.Duration
 
 	// DrainFor is how long requests of a HAProxy that was replaced may go on: its

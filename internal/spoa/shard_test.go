@@ -48,7 +48,7 @@ func TestALostShardConcernsItsUsers(t *testing.T) {
 		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.pool.set(ms, nil)
 		go r.ask("alice", "GET")
-		wait(lostAfter)
+		wait(r.options.lostAfter())
 		for range 2 {
 			r.want(other, "GET", true, ms)
 			wait(time.Second)

@@ -345,7 +345,7 @@ func (r *shardedRig) slow(shard int) bool {
 	for _, node := range []int{r.masters[shard], 3, 4, 5} {
 		stall = max(stall, time.Duration(r.silence[node].Load()))
 	}
-	return stall >= lostAfter/4
+	return stall >= r.fleet.edges[0].options.lostAfter()/4
 }
 
 func (r *shardedRig) eachLink(call func(*link)) {

@@ -77,7 +77,7 @@ func (s *stack) startRedis(context.Context) error {
 
 // openBus connects a part to Redis.
 func (s *stack) openBus(log *slog.Logger, registerer prometheus.Registerer) (*bus.Bus, error) {
-	b, err := bus.Open(bus.Options{Addresses: []string{s.Redis}, Password: s.redisPassword, Timeout: s.busTimeout, Logger: log, Registerer: registerer})
+	b, err := bus.Open(bus.Options{Addresses: []string{s.Redis}, Password: s.redisPassword, Timeout: spoa.CallTimeout(s.MaxWait), Logger: log, Registerer: registerer})
 	if err == nil {
 		s.atEnd(func() { b.Close() })
 	}

@@ -48,7 +48,6 @@ type Options struct {
 	JobAccess  apiclient.Access // to them
 
 	StartTimeout time.Duration // how long everything may take to come up; 0 means 30 s
-	busTimeout   time.Duration // of calls of Redis, in tests on a slow machine; 0 is the bus' own
 
 	Stdout, Stderr io.Writer
 	Logger         *slog.Logger

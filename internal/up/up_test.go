@@ -64,7 +64,6 @@ func start(t *testing.T, change func(*Options)) *machine {
 			Admin: proctest.FreeAddr(t), HAProxy: proctest.HAProxyPath(t), Refuse: 429,
 			MaxWait:      10 * time.Second, // a slow machine must not make HAProxy let requests pass
 			StartTimeout: proctest.Patience,
-			busTimeout:   proctest.Patience, // or who changes an override is told to try again
 			Stdout:       stdout, Stderr: stderr, Logger: slog.New(slog.NewTextHandler(stderr, nil)),
 		},
 		ended:  make(chan struct{}),
