@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/systemd"
-	"github.com/sluice-qos/sluice/internal/tracing"
 )
 
 type options struct {
@@ -68,11 +67,6 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 	}
 	log := o.Logger(os.Stderr)
 	registry := cli.NewRegistry()
-	tracer, err := tracing.Start(ctx, tracing.Options{Service: "sluice-polygen", Instance: o.Name, Logger: log, Registerer: registry})
-	if err != nil {
-		return err
-	}
-	defer tracing.Stop(tracer)
 	watcher, err := limitwatch.NewHidden(o.Limits, o.KeySecret.File, log, registry)
 	if err != nil {
 		return err
@@ -82,7 +76,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		return err
 	}
 	defer b.Close()
-	p, err := polygen.New(polygen.Options{Name: o.Name, Bus: b, Limits: watcher, Strict: o.Strict, Margin: o.Margin, UserMetrics: polygen.UserMetrics(o.UserMetrics), JobWorkers: o.JobWorkers.Addresses, JobAccess: o.JobWorkers.Access(), Logger: log, Registerer: registry, Tracer: tracer})
+	p, err := polygen.New(polygen.Options{Name: o.Name, Bus: b, Limits: watcher, Strict: o.Strict, Margin: o.Margin, UserMetrics: polygen.UserMetrics(o.UserMetrics), JobWorkers: o.JobWorkers.Addresses, JobAccess: o.JobWorkers.Access(), Logger: log, Registerer: registry})
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/spoa"
 	"github.com/sluice-qos/sluice/internal/systemd"
-	"github.com/sluice-qos/sluice/internal/tracing"
 )
 
 type options struct {
@@ -72,11 +71,6 @@ func serve(ctx context.Context, o options) error {
 	}
 	log := o.Logger(os.Stderr).With(slog.String("instance", o.Instance))
 	registry := cli.NewRegistry()
-	tracer, err := tracing.Start(ctx, tracing.Options{Service: "sluice-spoa", Instance: o.Instance, Logger: log, Registerer: registry})
-	if err != nil {
-		return err
-	}
-	defer tracing.Stop(tracer)
 	b, err := o.Open(log, registry, spoa.CallTimeout(o.MaxWait))
 	if err != nil {
 		return err
@@ -86,7 +80,7 @@ func serve(ctx context.Context, o options) error {
 		// Two agents that were given one name by mistake are two all the same.
 		Instance: o.Instance + "#" + rand.Text()[:8], Bus: b, SPOE: o.SPOE, Peers: o.Peers, LocalPeer: o.LocalPeer, Runtime: o.Runtime, Costs: o.Costs,
 		MaxWait: o.MaxWait, DrainFor: o.Drain, UnknownUsers: o.UnknownUsers, OnLoss: spoa.OnLoss(o.OnRedisLoss), HoldFor: o.HoldFor,
-		Logger: log, Registerer: registry, Tracer: tracer,
+		Logger: log, Registerer: registry,
 	})
 	if err != nil {
 		return err

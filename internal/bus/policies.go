@@ -37,8 +37,7 @@ func (b *Bus) PublishPolicies(ctx context.Context, policies []policy.Message) er
 }
 
 // PublishTo sends policies to the instances that each of them concerns, in order, those for
-// one instance together over its own channel. Before other policies that are sent together
-// comes a policy.Trace, if one is among them. Of policies that are too long see PublishPolicies.
+// one instance together over its own channel. Of policies that are too long see PublishPolicies.
 //
 // An instance whose own channel nobody hears may not subscribe to it, or has lost its
 // connection: what concerns it is sent to all instances.
@@ -65,7 +64,6 @@ func (b *Bus) PublishTo(ctx context.Context, policies []policy.Addressed) error 
 // mail is policies by whom they are sent to. The numbers are indices.
 type mail struct {
 	policies  []policy.Addressed
-	trace     policy.Message // before all others, or nil
 	toAll     []int
 	instances []string // with a message of their own, sorted
 	toEach    map[string][]int
@@ -79,10 +77,6 @@ func (b *Bus) divideMail(policies []policy.Addressed) mail {
 	m := mail{policies: policies, toEach: make(map[string][]int), tooLong: make(map[int]bool), lines: make([][]byte, len(policies)), sent: make(lineCounts)}
 	deaf := b.deaf.current()
 	for i, p := range policies {
-		if _, ok := p.Message.(policy.Trace); ok {
-			m.trace = p.Message
-			continue
-		}
 		// What one deaf instance needs all hear, so nobody needs it over their own channel.
 		if p.To == nil || len(deaf) > 0 && slices.ContainsFunc(p.To, func(to string) bool { return deaf[to] }) {
 			m.toAll = append(m.toAll, i)
@@ -198,10 +192,6 @@ func (m *mail) encode(which []int, instance string) (batches []any) {
 		if len(line) > policy.MaxLine {
 			m.tooLong[i] = true
 			continue
-		}
-		// In front of each batch: an agent reads one without the others.
-		if len(batch) == 0 && m.trace != nil {
-			batch = policy.Append(batch, m.trace)
 		}
 		m.sent.add(line)
 		if batch = append(batch, line...); len(batch) >= maxPublish {

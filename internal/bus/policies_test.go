@@ -27,7 +27,6 @@ func policiesToEach(t *testing.T, s *server) {
 	slots := func(of ...policy.SlotShare) policy.Slots {
 		return policy.Slots{User: "bob", Until: time.Unix(17, 0).UTC(), Shares: of}
 	}
-	trace := policy.Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 	everyone := []string{"a", "b {x}"}
 	for _, step := range []struct {
 		name                  string
@@ -45,9 +44,6 @@ func policiesToEach(t *testing.T, s *server) {
 			bus.Policies{throttle, share(bandwidth.Share{Instance: "a", Bytes: 1}), slots()},
 			bus.Policies{share(bandwidth.Share{Instance: "b {x}", Bytes: 2}), slots(policy.SlotShare{Instance: "b {x}", Slots: 3})},
 			bus.Policies{limits}, 0},
-		{"the name of a span comes first, to each",
-			[]policy.Addressed{{Message: trace}, {Message: throttle, To: []string{"a"}}, {Message: limits}},
-			bus.Policies{trace, throttle}, nil, bus.Policies{trace, limits}, 0},
 		{"one that does not hear its own channel hears it from the one of all",
 			[]policy.Addressed{{Message: share(bandwidth.Share{Instance: "a", Bytes: 1}, bandwidth.Share{Instance: "deaf", Bytes: 2}), To: []string{"a", "deaf"}}},
 			bus.Policies{share(bandwidth.Share{Instance: "a", Bytes: 1})}, nil,

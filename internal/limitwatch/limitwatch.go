@@ -6,17 +6,14 @@ package limitwatch
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/metric"
 	"github.com/sluice-qos/sluice/internal/secretfile"
-	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
@@ -37,7 +34,6 @@ type Watcher struct {
 	log     *slog.Logger
 	wake    chan struct{} // Reload has a new set for Run to announce
 	metrics metrics
-	tracer  atomic.Pointer[tracing.Tracer] // nil traces nothing
 
 	poll      time.Duration // pollInterval, but in tests
 	announced *limits.Set   // the set that the caller knows; Run's own
@@ -86,9 +82,6 @@ func NewHidden(path, secrets string, log *slog.Logger, reg prometheus.Registerer
 	w.announced = w.Set()
 	return w, nil
 }
-
-// SetTracer has each load from now on recorded by the tracer; nil records none.
-func (w *Watcher) SetTracer(t *tracing.Tracer) { w.tracer.Store(t) }
 
 // Reload loads the file at once and returns what is wrong with it, counted but
 // not logged. A new set is in use when Reload returns; Run then announces it.
@@ -153,20 +146,14 @@ func secretsOf(set *limits.Set) []any {
 	return []any{"secrets", strings.Join(set.Secrets().IDs(), ",")}
 }
 
-// errRefused stands for what is wrong with the file, whose text may name users.
-var errRefused = errors.New("the limit file was refused: see the log")
-
-// loadFiles loads the files, and counts and traces what came of it.
+// loadFiles loads the files, and counts what came of it.
 func (w *Watcher) loadFiles(asked bool) (limitfile.Outcome, error) {
-	began := time.Now()
 	result, err := w.Load(asked)
-	var told error
 	switch result {
-	// Twice a second, nearly always: neither counted nor traced.
+	// Twice a second, nearly always: not counted.
 	case limitfile.Same:
 		return result, nil
 	case limitfile.Failed:
-		told = errRefused
 		w.metrics.valid.Set(0)
 	case limitfile.Changed:
 		// Each time, because the rights of the file may have changed with it.
@@ -184,8 +171,5 @@ func (w *Watcher) loadFiles(asked bool) (limitfile.Outcome, error) {
 		w.metrics.lastSuccess.SetToCurrentTime()
 	}
 	w.metrics.reloads.WithLabelValues(string(result)).Inc()
-	if set := w.Set(); set != nil { // the first load may have failed
-		w.tracer.Load().Record(context.Background(), "reload", began, told, tracing.String("sluice.limits.version", set.Version()), tracing.String("sluice.result", string(result)))
-	}
 	return result, err
 }

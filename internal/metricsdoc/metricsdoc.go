@@ -21,7 +21,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/metriclist"
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/spoa"
-	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/jobs/redislimits"
 )
 
@@ -46,7 +45,6 @@ func (d daemon) list() ([]metriclist.Metric, error) {
 
 // register also registers what all daemons have.
 func (d daemon) register(reg prometheus.Registerer) error {
-	tracing.NewMetrics(reg)
 	if _, err := admin.NewGate(admin.Access{}, slog.New(slog.DiscardHandler), reg); err != nil {
 		return err
 	}

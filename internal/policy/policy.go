@@ -97,12 +97,6 @@ type Limits struct {
 	Version string
 }
 
-// Trace says which span of polygen sent the policies of its batch, for the agents' spans to
-// be its children. It is there only if polygen traces.
-type Trace struct {
-	Parent string // a traceparent of W3C's Trace Context, version 00
-}
-
 // Kind is the message's kind, as its line has it: "throttle" and the like.
 func Kind(m Message) string { return KindOf(m.appendKind([]byte(version))) }
 
@@ -165,10 +159,6 @@ func (m Share) appendKind(b []byte) []byte {
 
 func (m Limits) appendKind(b []byte) []byte {
 	return appendText(append(b, " limits"...), m.Version)
-}
-
-func (m Trace) appendKind(b []byte) []byte {
-	return appendText(append(b, " trace"...), m.Parent)
 }
 
 func appendKey(b []byte, k ratelimit.Key) []byte {

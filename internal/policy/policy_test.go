@@ -42,10 +42,7 @@ var everyKind = []Message{
 	Share{User: "nobody has any"},
 	Limits{Version: "sha256:3f2a"},
 	Limits{},
-	Trace{Parent: parent},
 }
-
-const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 func TestGolden(t *testing.T) {
 	var got []byte
@@ -117,11 +114,6 @@ func TestDecodeSkipsWhatItDoesNotUnderstand(t *testing.T) {
 		{"an instance without its bytes", `1 share "alice" up "a" 6 "b"`, `line 2: number "": invalid syntax`},
 		{"bytes without their instance", `1 share "alice" up "a" 6 4`, `line 2: quoted string: invalid syntax`},
 		{"negative bytes", `1 share "alice" up "a" -6`, `line 2: number "-6": invalid syntax`},
-		{"a traceparent of a newer version", `1 trace "01` + parent[2:] + `"`, `line 2: "01` + parent[2:] + `" is not a traceparent`},
-		{"a traceparent in capitals", `1 trace "` + strings.ToUpper(parent) + `"`, `line 2: "` + strings.ToUpper(parent) + `" is not a traceparent`},
-		{"a traceparent that goes on", `1 trace "` + parent + `-x"`, `line 2: "` + parent + `-x" is not a traceparent`},
-		{"a traceparent without quotes", `1 trace ` + parent, `line 2: quoted string: invalid syntax`},
-		{"no traceparent", `1 trace ""`, `line 2: "" is not a traceparent`},
 		{"a line that is too long", `1 limits "` + strings.Repeat("x", MaxLine) + `"`, `line 2: 73739 bytes are more than 73728`},
 	}
 	for _, tt := range tests {
@@ -201,9 +193,6 @@ func TestRoundTrip(t *testing.T) {
 			return m
 		}),
 		rapid.Custom(func(t *rapid.T) Message { return Limits{Version: anyBytes.Draw(t, "version")} }),
-		rapid.Custom(func(t *rapid.T) Message {
-			return Trace{Parent: rapid.StringMatching(`00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}`).Draw(t, "parent")}
-		}),
 	)
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.SliceOfN(message, 1, 10).Draw(t, "messages")
@@ -227,7 +216,6 @@ func FuzzDecode(f *testing.F) {
 		all = Append(all, m)
 	}
 	f.Add(all)
-	f.Add([]byte("1 trace \"00-\"\n1 trace \"" + parent + "\" 2"))
 	f.Add([]byte("1 slots \"a\" 5 \"b\" 6 7\n1 block \"a\" 5"))
 	f.Add([]byte("1 share \"a\" down \"b\" 6 7\n1 share \"a\" left"))
 	f.Add([]byte("1 throttle \"GET\" \"\\ud800\" 7 5\n\n1 limits 'x'"))

@@ -61,7 +61,6 @@ func (p *Polygen) decide(ctx context.Context, events, starts <-chan bus.Event) e
 			p.expire(now)
 			p.review(now)
 		}
-		p.round.began = began
 		sent := p.sendPolicies(ctx)
 		// Nothing is decided by the view, so it hears while Redis takes the policies.
 		for _, e := range heard {
@@ -70,7 +69,6 @@ func (p *Polygen) decide(ctx context.Context, events, starts <-chan bus.Event) e
 		// One round at a time, or a policy could overtake one that was decided before it.
 		<-sent
 		p.metrics.loop.Observe(time.Since(began).Seconds())
-		p.endRound(ctx)
 	}
 }
 
@@ -114,7 +112,6 @@ func (p *Polygen) ownEvent(e bus.Event) bus.Event {
 
 // observe lets the watches take an event. It returns what of it is about users of the parts that are kept, for the view.
 func (p *Polygen) observe(now time.Time, e bus.Event) bus.Event {
-	p.round.events++
 	// Before the event: what it says of users of a part that was just given away must not bring them back.
 	p.adoptParts()
 	e = p.ownEvent(e)
@@ -230,11 +227,9 @@ func (p *Polygen) sendPolicies(ctx context.Context) (sent <-chan struct{}) {
 		close(done)
 		return done
 	}
-	traced, span := p.tracePublishing(ctx, policies)
 	go func() {
 		defer close(done)
-		err := p.options.Bus.PublishTo(ctx, traced)
-		span.End(err)
+		err := p.options.Bus.PublishTo(ctx, policies)
 		if err == nil {
 			p.metrics.countSent(p.set.Load(), policies)
 			return

@@ -53,7 +53,6 @@ func (p *Polygen) keepLeading(ctx context.Context, events chan<- bus.Event, hear
 }
 
 func (p *Polygen) renewLead(ctx context.Context) error {
-	began := time.Now()
 	leading, err := p.askForLead(ctx)
 	p.metrics.parts.Set(float64(p.division.DecidedParts(time.Now()).Len()))
 	p.metrics.learning.Set(float64(p.learningParts().Len()))
@@ -85,7 +84,6 @@ func (p *Polygen) renewLead(ctx context.Context) error {
 	}
 	if leading != p.leading.Swap(leading) {
 		p.options.Logger.Info("leadership changed", slog.Bool("leading", leading))
-		p.traceLead(ctx, began, leading)
 		// The new leader's file may be another one than that which the last one published.
 		p.wantPublication()
 	}

@@ -29,7 +29,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/jobworkers"
 	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/parts"
-	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -61,7 +60,6 @@ type Options struct {
 
 	Logger     *slog.Logger          // nil discards
 	Registerer prometheus.Registerer // nil registers nothing
-	Tracer     *tracing.Tracer       // nil traces nothing
 }
 
 // Polygen is the policy generator.
@@ -78,7 +76,6 @@ type Polygen struct {
 	throttledUsers throttled                  // owned by decide
 	reactions      reactions                  // owned by decide
 	audience       audience                   // owned by decide
-	round          round                      // owned by decide
 	set            atomic.Pointer[limits.Set] // in force: without what has expired
 	leading        atomic.Bool
 	shards         parts.Shards    // that users are divided into, in Redis
@@ -148,7 +145,6 @@ func New(o Options) (*Polygen, error) {
 	p.overrides.metrics, p.overrides.file = newOverrideMetrics(o.Registerer), o.Limits.Set()
 	p.overrides.fileInForce.Store(p.set.Load())
 	p.streams.gauge, p.events.lost = p.metrics.streams, p.metrics.eventsLost
-	o.Limits.SetTracer(o.Tracer)
 	return p, nil
 }
 

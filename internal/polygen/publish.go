@@ -65,10 +65,7 @@ func (p *Polygen) ensurePublished(ctx context.Context, set *limits.Set) error {
 		// cost as much as the file is long, for each agent.
 		return p.options.Bus.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: set.Version()}})
 	}
-	began := time.Now()
-	err = p.options.Bus.PublishLimits(ctx, set.Version(), set.Source())
-	p.tracePublication(ctx, began, set, err)
-	if err != nil {
+	if err := p.options.Bus.PublishLimits(ctx, set.Version(), set.Source()); err != nil {
 		return err
 	}
 	p.options.Logger.Info("limits published", slog.String("version", set.Version()), slog.Int("users", set.UserCount()))

@@ -42,7 +42,6 @@ func (a *Agent) followOwn(ctx context.Context) error {
 }
 
 func (a *Agent) applyPolicies(messages []policy.Message) {
-	defer a.traceApply(messages).End(nil)
 	a.metrics.policyAt.SetToCurrentTime()
 	for _, m := range messages {
 		a.metrics.policies.WithLabelValues(policy.Kind(m)).Inc()

@@ -1,7 +1,6 @@
 package spoa
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -166,8 +165,6 @@ func (l *loss) findRedis() {
 	if l.shard == nil {
 		return
 	}
-	// Only now: a span is recorded with its end.
-	l.options.Tracer.Record(context.Background(), "redis lost", l.lostAt, l.why)
 	l.shard.reach.open.Store(false)
 	l.tellCores(false)
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/listen"
-	"github.com/sluice-qos/sluice/internal/tracing"
 )
 
 // Options are an agent's. Fields without a stated default are required.
@@ -61,7 +60,6 @@ type Options struct {
 
 	Logger     *slog.Logger          // nil discards
 	Registerer prometheus.Registerer // nil registers nothing
-	Tracer     *tracing.Tracer       // nil traces nothing
 }
 
 // fromHAProxy is an address in HAProxy's spelling in ours: the agent reads the variables that HAProxy reads.
@@ -141,6 +139,5 @@ func (o *Options) prepare() error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.Tracer = o.Tracer.With(tracing.String("sluice.instance", o.Instance))
 	return nil
 }

@@ -100,7 +100,6 @@ func (a *Agent) firstLimits(ctx context.Context) error {
 
 // fetchLimits puts the published limits into force, which were wanted at a time.
 func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time) error {
-	began := time.Now()
 	version, source, err := a.options.Bus.Limits(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -115,7 +114,6 @@ func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time) error {
 	set, err := limitfile.Parse("published limits", source)
 	if err != nil {
 		a.metrics.limitErrors.WithLabelValues(bus.InvalidLimits).Inc()
-		a.traceLimits(ctx, began, version, nil)
 		return fmt.Errorf("parse the published limits %s: %w", version, err)
 	}
 	a.limitReading.forcing.Lock()
@@ -123,7 +121,6 @@ func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time) error {
 	a.limitReading.forcing.Unlock()
 	a.metrics.limitsInForce(set.Version(), len(source))
 	a.metrics.limitsDelay.Observe(time.Since(wanted).Seconds())
-	a.traceLimits(ctx, began, version, set)
 	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.UserCount()), slog.Duration("after", time.Since(wanted)))
 	return nil
 }

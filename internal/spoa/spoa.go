@@ -101,9 +101,7 @@ func New(o Options) (*Agent, error) {
 // what has been asked, and reports what it admitted.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.leave(ctx)
-	joining, span := a.options.Tracer.Begin(ctx, "join the cluster", time.Time{})
-	listener, err := a.prepareToServe(joining)
-	span.End(err)
+	listener, err := a.prepareToServe(ctx)
 	if err != nil {
 		// To be ended while it waits for the cluster is an ordinary end.
 		if ctx.Err() != nil {

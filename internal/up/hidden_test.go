@@ -105,11 +105,6 @@ func (m *machine) call(t *testing.T, method, path, body string) (status int, ans
 // With a key secret, nothing that is kept, sent, logged, measured or shown has a user's
 // name, and people who ask by name are answered.
 func TestNamesAreHidden(t *testing.T) {
-	traces := &buffer{}
-	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(traces, r.Body) }))
-	defer receiver.Close()
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.URL)
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
 	_, redis := proctest.Redis(t)
 	commands := monitor(t, redis)
 	output := &buffer{}
@@ -201,12 +196,6 @@ users:
 		t.Errorf("reload of a broken file = %s, want where it is wrong, and no name", answer)
 	}
 	metrics := ask("GET", "/metrics", "", 200)
-	proctest.Eventually(t, "traces come", func() error {
-		if traces.String() == "" {
-			return errors.New("none yet")
-		}
-		return nil
-	})
 	proctest.Eventually(t, "reports of the current secret", func() error {
 		if got := m.metric(t, `sluice_reports_by_secret_total{instance="polygen",secret="current"}`); got == "" || got == "0" {
 			return fmt.Errorf("sluice_reports_by_secret_total = %q", got)
@@ -224,7 +213,6 @@ users:
 		{"the log", output.String(), " user=" + melchior},
 		{"the answers", answers.String(), balthasar},
 		{"the metrics", metrics, `user="` + melchior + `"`},
-		{"the traces", traces.String(), "sluice-polygen"},
 		{"the standard output", m.stdout.String(), "ready"},
 	} {
 		if !strings.Contains(place.text, place.has) {
@@ -359,7 +347,7 @@ func (m *machine) instanceWith(t *testing.T, address, secrets string) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	one := &stack{Options: m.Options, registry: prometheus.NewRegistry(), maxConns: 1024}
 	t.Cleanup(one.close)
-	agent, err := one.newAgent("one-more", dir, nil)
+	agent, err := one.newAgent("one-more", dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,20 +18,11 @@ import (
 	"github.com/sluice-qos/sluice/internal/origin"
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/spoa"
-	"github.com/sluice-qos/sluice/internal/tracing"
 )
 
 // registerer tells the metrics of a part from those of the others.
 func (s *stack) registerer(part string) prometheus.Registerer {
 	return prometheus.WrapRegistererWith(prometheus.Labels{"instance": part}, s.registry)
-}
-
-func (s *stack) startTracer(ctx context.Context, service, part string) (*tracing.Tracer, error) {
-	tracer, err := tracing.Start(ctx, tracing.Options{Service: service, Logger: s.Logger, Registerer: s.registerer(part)})
-	if err == nil {
-		s.atEnd(func() { tracing.Stop(tracer) })
-	}
-	return tracer, err
 }
 
 // startOrigin starts the demo origin, unless there is an origin.
@@ -87,10 +78,7 @@ func (s *stack) openBus(log *slog.Logger, registerer prometheus.Registerer) (*bu
 func (s *stack) startPolygen(ctx context.Context) error {
 	// One lives in this process, and dies with it: a second one, to take over, would be of no use.
 	log, registerer := s.Logger.With(slog.String("part", "polygen")), s.registerer("polygen")
-	tracer, err := s.startTracer(ctx, "sluice-polygen", "polygen")
-	if err != nil {
-		return err
-	}
+	var err error
 	if s.watcher, err = limitwatch.NewHidden(s.Limits, s.KeySecrets, log, registerer); err != nil {
 		return err
 	}
@@ -98,7 +86,7 @@ func (s *stack) startPolygen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.generator, err = polygen.New(polygen.Options{Name: "polygen", Bus: b, Limits: s.watcher, UserMetrics: s.Metrics, JobWorkers: s.JobWorkers, JobAccess: s.JobAccess, Logger: log, Registerer: registerer, Tracer: tracer})
+	s.generator, err = polygen.New(polygen.Options{Name: "polygen", Bus: b, Limits: s.watcher, UserMetrics: s.Metrics, JobWorkers: s.JobWorkers, JobAccess: s.JobAccess, Logger: log, Registerer: registerer})
 	if err != nil {
 		return err
 	}
@@ -111,14 +99,10 @@ func (s *stack) startPolygen(ctx context.Context) error {
 
 // startInstances starts the agents, and with each its HAProxy, which waits for it.
 func (s *stack) startInstances(ctx context.Context) error {
-	tracer, err := s.startTracer(ctx, "sluice-spoa", "instances")
-	if err != nil {
-		return err
-	}
 	set := s.watcher.Set() // one version for all HAProxies
 	for i, address := range s.addresses {
 		name, dir := fmt.Sprintf("instance-%d", i+1), filepath.Join(s.dir, strconv.Itoa(i+1))
-		agent, err := s.newAgent(name, dir, tracer)
+		agent, err := s.newAgent(name, dir)
 		if err != nil {
 			return err
 		}
@@ -133,7 +117,7 @@ func (s *stack) startInstances(ctx context.Context) error {
 	return nil
 }
 
-func (s *stack) newAgent(name, dir string, tracer *tracing.Tracer) (*spoa.Agent, error) {
+func (s *stack) newAgent(name, dir string) (*spoa.Agent, error) {
 	// A bus of its own for each agent, as on machines of their own: what one waits for holds up no other.
 	log, registerer := s.Logger.With(slog.String("instance", name)), s.registerer(name)
 	b, err := s.openBus(log, registerer)
@@ -144,7 +128,7 @@ func (s *stack) newAgent(name, dir string, tracer *tracing.Tracer) (*spoa.Agent,
 		Instance: name + s.suffix, Bus: b,
 		SPOE: "unix:" + spoeSocket(dir), Peers: "unix:" + peerSocket(dir), Runtime: runtimeSocket(dir),
 		MaxConns: s.maxConns, MaxWait: s.MaxWait, OnLoss: s.OnLoss,
-		Logger: log, Registerer: registerer, Tracer: tracer,
+		Logger: log, Registerer: registerer,
 	})
 }
 
