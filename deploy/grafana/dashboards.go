@@ -210,16 +210,11 @@ func health() *dashboard.DashboardBuilder {
 			line{`sum by (instance, reason) (rate(sluice_spop_rejected_total{instance=~"$instance"}[$__rate_interval])) > 0`, "{{instance}}: {{reason}} per second"},
 			line{`sum by (instance) (rate(sluice_spop_panics_total{instance=~"$instance"}[$__rate_interval])) > 0`, "{{instance}}: panics per second"})).
 		WithRow(dashboard.NewRowBuilder("From crossing a limit to refusing natively")).
-		WithPanel(graph("All of it, to the last HAProxy", "From Redis' count of the last token; of up to ten throttles a second.", units.Seconds,
-			line{`histogram_quantile(0.5, sum by (le) (rate(sluice_throttle_reaction_seconds_bucket[$__rate_interval])))`, "0.5"},
-			line{`histogram_quantile(0.99, sum by (le) (rate(sluice_throttle_reaction_seconds_bucket[$__rate_interval])))`, "0.99"})).
 		WithPanel(graph("The agent gathers a report", "", units.Seconds, quantile("0.99", "sluice_flush_seconds", "lane"))).
 		WithPanel(graph("polygen decides and publishes", "", units.Seconds, line{
 			`histogram_quantile(0.99, sum by (le) (rate(sluice_polygen_loop_seconds_bucket[$__rate_interval])))`, "0.99"})).
 		WithPanel(graph("A policy reaches the agent", "", units.Seconds,
 			quantile("0.5", "sluice_policy_delay_seconds", "instance"), quantile("0.99", "sluice_policy_delay_seconds", "instance"))).
-		WithPanel(graph("HAProxy acknowledges", "", units.Seconds,
-			quantile("0.5", "sluice_peers_ack_seconds", "instance"), quantile("0.99", "sluice_peers_ack_seconds", "instance"))).
 		WithPanel(graph("Policies", "", units.Short,
 			line{`sum by (kind) (rate(sluice_policies_sent_total[$__rate_interval]))`, "sent: {{kind}}"},
 			line{`sum by (kind) (rate(sluice_policies_received_total{instance=~"$instance"}[$__rate_interval]))`, "received: {{kind}}"},

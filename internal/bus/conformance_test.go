@@ -1064,19 +1064,19 @@ func malformed(t *testing.T, s *server) {
 	good := policy.Throttle{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: 17, Limit: 5}
 	for _, m := range []struct{ channel, payload string }{
 		{"sluice:{0}:usage", ""},
-		{"sluice:{0}:usage", "2 1:a 7 8 17 9223372036854775807 "},
+		{"sluice:{0}:usage", "1 1:a 17 9223372036854775807 "},
 		{"sluice:instances", "\x00"},
 		{"sluice:{0}:progress", "1 1:a 1:u 1 2 3"},
 		{"sluice:policies", "nonsense\n" + string(policy.Append(nil, good)) + "1 defer \"x\"\n"},
 		{"sluice:policies", strings.Repeat("\n", policy.MaxBatch+1)},
 		{"sluice:policies", string(policy.Append(nil, good))},
-		{"sluice:{0}:usage", "2 1:a 7 8 17 1 5:GET|u 5"},
+		{"sluice:{0}:usage", "1 1:a 17 1 5:GET|u 5"},
 	} {
 		s.publish(t, m.channel, m.payload)
 	}
 	want := []bus.Event{
 		bus.Policies{good}, bus.Policies{good},
-		bus.Usage{Instance: "a", At: time.Unix(7, 8000).UTC(), Entries: []bus.UsageEntry{{Second: 17, Key: ratelimit.Key{Class: "GET", User: "u"}, Total: 5}}},
+		bus.Usage{Instance: "a", Entries: []bus.UsageEntry{{Second: 17, Key: ratelimit.Key{Class: "GET", User: "u"}, Total: 5}}},
 	}
 	if diff := cmp.Diff(want, []bus.Event{ear.next(t), ear.next(t), told.next(t)}); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)

@@ -40,12 +40,11 @@ const (
 
 // The channels of each shard, about its users: see SubscribeReports.
 const (
-	UsageChannel     Channel = "sluice:{<n>}:usage"
-	ProgressChannel  Channel = "sluice:{<n>}:progress"
-	DemandChannel    Channel = "sluice:{<n>}:demand"
-	StartsChannel    Channel = "sluice:{<n>}:starts"
-	ConfirmedChannel Channel = "sluice:{<n>}:confirmed"
-	UnblockChannel   Channel = "sluice:{<n>}:unblock"
+	UsageChannel    Channel = "sluice:{<n>}:usage"
+	ProgressChannel Channel = "sluice:{<n>}:progress"
+	DemandChannel   Channel = "sluice:{<n>}:demand"
+	StartsChannel   Channel = "sluice:{<n>}:starts"
+	UnblockChannel  Channel = "sluice:{<n>}:unblock"
 )
 
 // ofShard is the channel of a shard.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -237,15 +236,4 @@ func (b *Bus) countPolicies(counts lineCounts) {
 		b.policyLines.WithLabelValues(kind).Add(float64(n.lines))
 		b.policyBytes.WithLabelValues(kind).Add(float64(n.bytes))
 	}
-}
-
-// Confirm answers policy.Confirm: this instance's HAProxy refuses the key by itself
-// in the window that begins at c.Second, since c.At.
-func (b *Bus) Confirm(ctx context.Context, c Confirmed) error {
-	message := appendText([]byte(wireVersion+" "), c.Instance)
-	for _, n := range [...]int64{c.At.Unix(), int64(c.At.Nanosecond() / 1000), c.Second} {
-		message = strconv.AppendInt(append(message, ' '), n, 10)
-	}
-	message = appendText(append(message, ' '), fieldOf(c.Key))
-	return b.publishReports(ctx, "confirm", "confirm a throttle", ConfirmedChannel, report{b.ShardOf(c.Key.User), message})
 }

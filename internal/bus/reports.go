@@ -89,7 +89,7 @@ type Heard struct {
 func (Heard) isEvent() {}
 
 // reportChannels are those of each shard.
-var reportChannels = []Channel{UsageChannel, ProgressChannel, DemandChannel, StartsChannel, ConfirmedChannel, UnblockChannel}
+var reportChannels = []Channel{UsageChannel, ProgressChannel, DemandChannel, StartsChannel, UnblockChannel}
 
 // SubscribeReports hands what is reported of the users of some shards to handle, as Subscribe does with other
 // channels. Which shards these are is said by the last value of the channel wanted; before the first one they are none.

@@ -111,9 +111,6 @@ func TestReportsGoToWhoWantsTheShard(t *testing.T) {
 				_, err := agent.Slots(t.Context(), "a", 1, []concurrency.Ask{{User: user, Seq: 1, Want: 1, Active: 1, Limit: 1}})
 				return err
 			},
-			"Confirm": func() error {
-				return agent.Confirm(t.Context(), bus.Confirmed{Instance: "a", At: time.Unix(1, 0), Key: key})
-			},
 			"PublishUnblock": func() error { return agent.PublishUnblock(t.Context(), bus.Unblock{User: user}) },
 		} {
 			if err := do(); err != nil {
@@ -126,10 +123,10 @@ func TestReportsGoToWhoWantsTheShard(t *testing.T) {
 	}
 	for _, h := range []*hearer{even, odd} {
 		kinds := map[string]int{}
-		for range 3 * 7 {
+		for range 3 * 6 {
 			kinds[fmt.Sprintf("%T", h.events.next(t))]++
 		}
-		want := map[string]int{"bus.Usage": 6, "bus.Progress": 3, "bus.Demand": 3, "bus.Starts": 3, "bus.Confirmed": 3, "bus.Unblock": 3}
+		want := map[string]int{"bus.Usage": 6, "bus.Progress": 3, "bus.Demand": 3, "bus.Starts": 3, "bus.Unblock": 3}
 		if fmt.Sprint(kinds) != fmt.Sprint(want) {
 			t.Errorf("heard %v, want %v", kinds, want)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/policy"
 )
 
-// An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Starts, Confirmed, Unblock, Letter, Registry,
+// An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Starts, Unblock, Letter, Registry,
 // Heard or Connected.
 type Event interface{ isEvent() }
 
@@ -36,7 +36,6 @@ func (Usage) isEvent()     {}
 func (Progress) isEvent()  {}
 func (Demand) isEvent()    {}
 func (Starts) isEvent()    {}
-func (Confirmed) isEvent() {}
 func (Unblock) isEvent()   {}
 func (Registry) isEvent()  {}
 func (Connected) isEvent() {}
@@ -305,8 +304,6 @@ func (s *subscription) decode(m message) (event Event) {
 		event, err = decodeUsage(m.payload)
 	case ProgressChannel:
 		event, err = decodeProgress(m.payload)
-	case ConfirmedChannel:
-		event, err = decodeConfirmed(m.payload)
 	case UnblockChannel:
 		event, err = decodeUnblock(m.payload)
 	case DemandChannel:

@@ -198,7 +198,7 @@ func (c *batch) addAsk(of hashName, ask int) {
 
 // usageHead begins an instance's usage messages; the scripts put Redis' time behind it.
 func usageHead(instance string) string {
-	return string(appendText([]byte(usageVersion+" "), instance))
+	return string(appendText([]byte(wireVersion+" "), instance))
 }
 
 func (c *batch) scriptCall(to reportChannel, instance string, asks []ratelimit.Ask) call {

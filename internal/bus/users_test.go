@@ -41,7 +41,7 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 			heard := listen(t, agent, bus.PoliciesChannel, bus.InstancesChannel)
 			own := listenOwn(t, agent, "a")
 			told := listen(t, polygen, bus.InstancesChannel)
-			reported := listenToReports(t, polygen, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{}, bus.Confirmed{}, bus.Unblock{})
+			reported := listenToReports(t, polygen, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{}, bus.Unblock{})
 			for range 2 { // the second time keys and scripts are there
 				for what, do := range theirPart(ctx, agent, polygen) {
 					if err := do(); err != nil {
@@ -68,7 +68,7 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 			kinds(heard, bus.Policies{}, bus.Registry{})
 			kinds(own, bus.Policies{})
 			kinds(told, bus.Registry{})
-			kinds(reported, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{}, bus.Confirmed{}, bus.Unblock{})
+			kinds(reported, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{}, bus.Unblock{})
 		})
 	}
 }
@@ -124,10 +124,7 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 		},
 		"TierEvents": func() error { _, err := polygen.TierEvents(ctx, 17); return err },
 		"UserEvents": func() error { _, err := polygen.UserEvents(ctx, "alice", []int64{17}); return err },
-		"Confirm": func() error {
-			return agent.Confirm(ctx, bus.Confirmed{Instance: "a", At: time.Now(), Second: 17, Key: key})
-		},
-		"Lead": func() error { _, err := polygen.Lead(ctx, candidacy("p", 2*time.Second)); return err },
+		"Lead":       func() error { _, err := polygen.Lead(ctx, candidacy("p", 2*time.Second)); return err },
 		"PublishLimits": func() error {
 			return errors.Join(polygen.PublishLimits(ctx, "1", []byte("x")), func() error { _, err := polygen.KeepLimits(ctx, "1"); return err }())
 		},
@@ -196,7 +193,6 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"SPUBLISH", "sluice:{0}:progress", "x"},
 			{"PUBLISH", "sluice:{0}:demand", "x"},
 			{"SPUBLISH", "sluice:{0}:starts", "x"},
-			{"PUBLISH", "sluice:{0}:confirmed", "x"},
 			{"EVAL", script("'PUBLISH', 'sluice:{0}:usage', 'x'"), "0"},
 			{"SUBSCRIBE", "sluice:policies"},
 			{"SSUBSCRIBE", "sluice:policies:edge-1#a"},

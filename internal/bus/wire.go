@@ -18,16 +18,14 @@ import (
 // and strings of any bytes as "<length>:<bytes>". The first word is the version. Those without
 // "sluice:" are of the channels of a shard.
 //
-//	usage             2 <instance> <seconds> <microseconds> { <second> <n> n*{ <limit|user> } n*{ <total> } } with the limit's name: class or class/window; the class of a unit of costs is $unit
+//	usage             1 <instance> { <second> <n> n*{ <limit|user> } n*{ <total> } } with the limit's name: class or class/window; the class of a unit of costs is $unit
 //	progress          1 <instance> { <user> <held> <active> <refused> <limit> }
 //	demand            1 <instance> { <user> <active> <moved> <most> <share> } with two numbers, down and up, for the last three
 //	starts            1 <instance> <milliseconds> { <user> <active> <starts> <n> n*{ <class> <starts> } }
 //	unblock           1 <polygen> <user>
-//	confirmed         1 <instance> <seconds> <microseconds> <second> <limit|user>
 //	sluice:instances  2 <seconds> <microseconds> <epoch before, "" for none: all are named> <epoch> <n> n*{ <instance that left> } { <instance that joined> }
 const (
 	wireVersion      = "1"
-	usageVersion     = "2"
 	instancesVersion = "2"
 )
 
@@ -35,7 +33,6 @@ const (
 // not change may be among them, and a pool that was asked twice is there twice, in order.
 type Usage struct {
 	Instance string
-	At       time.Time // when Redis counted, by its clock, to the microsecond
 	Entries  []UsageEntry
 }
 
@@ -51,8 +48,8 @@ func CostUnit(k ratelimit.Key) (unit string, ok bool) { return strings.CutPrefix
 
 func decodeUsage(message string) (Usage, error) {
 	w := words{rest: message}
-	w.takeVersion(usageVersion)
-	u := Usage{Instance: w.takeText(), At: w.takeTime()}
+	w.takeVersion(wireVersion)
+	u := Usage{Instance: w.takeText()}
 	for w.hasMore() {
 		second, n := w.takeNumber(), int(w.takeNumber())
 		first := len(u.Entries)
@@ -69,25 +66,6 @@ func decodeUsage(message string) (Usage, error) {
 		}
 	}
 	return u, w.err
-}
-
-// Confirmed says that an instance's HAProxy refuses a key by itself (policy.Confirm).
-type Confirmed struct {
-	Instance string
-	At       time.Time // since when HAProxy refuses it, by the cluster's clock, to the microsecond
-	Second   int64     // the cluster second at which the window begins
-	Key      ratelimit.Key
-}
-
-func decodeConfirmed(message string) (Confirmed, error) {
-	w := words{rest: message}
-	w.takeVersion(wireVersion)
-	c := Confirmed{Instance: w.takeText(), At: w.takeTime(), Second: w.takeNumber(), Key: w.takeKey()}
-	// More words are those of a version that this one does not know, and may mean something else by the first ones.
-	if w.rest != "" {
-		w.failWith(errors.New("more than its words"))
-	}
-	return c, w.err
 }
 
 // Progress is what one instance told the pools of users near their limits in one

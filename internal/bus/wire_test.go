@@ -20,20 +20,19 @@ func TestDecodeUsage(t *testing.T) {
 	entry := func(second int64, class, user string, total int) UsageEntry {
 		return over(second, class, user, limits.Second, total)
 	}
-	at := time.Unix(7, 8000).UTC()
 	tests := []struct {
 		name, message string
 		want          Usage
 	}{
-		{"nothing changed", "2 4:host 7 8", Usage{Instance: "host", At: at}},
-		{"one pool", "2 4:host 7 8 17 1 9:GET|alice 5", Usage{Instance: "host", At: at, Entries: []UsageEntry{entry(17, "GET", "alice", 5)}}},
-		{"two seconds", "2 4:host 7 8 17 2 5:GET|a 5:PUT|a 5 6 18 1 3:*|a 7", Usage{Instance: "host", At: at, Entries: []UsageEntry{
+		{"nothing changed", "1 4:host", Usage{Instance: "host"}},
+		{"one pool", "1 4:host 17 1 9:GET|alice 5", Usage{Instance: "host", Entries: []UsageEntry{entry(17, "GET", "alice", 5)}}},
+		{"two seconds", "1 4:host 17 2 5:GET|a 5:PUT|a 5 6 18 1 3:*|a 7", Usage{Instance: "host", Entries: []UsageEntry{
 			entry(17, "GET", "a", 5), entry(17, "PUT", "a", 6), entry(18, "*", "a", 7)}}},
-		{"names that look like the rest", "2 5:1 1:x 7 8 17 1 12:*|| 1 2:3\x00\xff\n 5", Usage{Instance: "1 1:x", At: at, Entries: []UsageEntry{
+		{"names that look like the rest", "1 5:1 1:x 17 1 12:*|| 1 2:3\x00\xff\n 5", Usage{Instance: "1 1:x", Entries: []UsageEntry{
 			entry(17, "*", "| 1 2:3\x00\xff\n", 5)}}},
-		{"empty names", "2 0: 7 8 17 1 1:| 5", Usage{At: at, Entries: []UsageEntry{entry(17, "", "", 5)}}},
-		{"windows of a minute and an hour", "2 4:host 7 8 60 2 12:GET/minute|a 10:*/minute|a 5 6 60 1 5:GET|a 7 3600 1 7:/hour|/ 8", Usage{
-			Instance: "host", At: at, Entries: []UsageEntry{
+		{"empty names", "1 0: 17 1 1:| 5", Usage{Entries: []UsageEntry{entry(17, "", "", 5)}}},
+		{"windows of a minute and an hour", "1 4:host 60 2 12:GET/minute|a 10:*/minute|a 5 6 60 1 5:GET|a 7 3600 1 7:/hour|/ 8", Usage{
+			Instance: "host", Entries: []UsageEntry{
 				over(60, "GET", "a", limits.Minute, 5), over(60, "*", "a", limits.Minute, 6), entry(60, "GET", "a", 7), over(3600, "", "/", limits.Hour, 8)}}},
 	}
 	for _, tt := range tests {
@@ -50,22 +49,20 @@ func TestDecodeUsageRefuses(t *testing.T) {
 	tests := []struct{ name, message, err string }{
 		{"nothing", "", `unknown version ""`},
 		{"a newer version", "3 4:host", `unknown version "3"`},
-		{"no time", "2 4:host", `number "": invalid syntax`},
-		{"no instance", "2", `string "" is not as long as it says`},
-		{"an instance that is longer than it says", "2 3:host", `string "3:host" is not as long as it says`},
-		{"an instance that is shorter than it says", "2 5:host", `string "5:host" is not as long as it says`},
-		{"a length that overflows", "2 99999999999:host", `string "99999999999:host" is not as long as it says`},
-		{"a second alone", "2 4:host 7 8 17", `number "": invalid syntax`},
-		{"fewer pools than it says", "2 4:host 7 8 17 9 5:GET|a", `1 pools where it says 9`},
-		{"no pools where it says some", "2 4:host 7 8 17 9", `0 pools where it says 9`},
-		{"a second of more than a million microseconds", "2 4:host 7 1000000", "1000000 microseconds"},
-		{"a total for a pool", "2 4:host 7 8 17 2 5:GET|a 5", `string "5" is not as long as it says`},
-		{"fewer totals than pools", "2 4:host 7 8 17 1 5:GET|a", `number "": invalid syntax`},
-		{"a negative total", "2 4:host 7 8 17 1 5:GET|a -5", `number "-5": invalid syntax`},
-		{"a pool without a class", "2 4:host 7 8 17 1 4:GETa 5", `"GETa" is not limit|user`},
-		{"a class with a control byte", "2 4:host 7 8 17 1 5:G\nT|a 5", `"G\nT|a" is not limit|user`},
-		{"a window that does not exist", "2 4:host 7 8 17 1 9:GET/day|a 5", `"GET/day|a" is not limit|user`},
-		{"a window alone", "2 4:host 7 8 17 1 4:hour 5", `"hour" is not limit|user`},
+		{"no instance", "1", `string "" is not as long as it says`},
+		{"an instance that is longer than it says", "1 3:host", `string "3:host" is not as long as it says`},
+		{"an instance that is shorter than it says", "1 5:host", `string "5:host" is not as long as it says`},
+		{"a length that overflows", "1 99999999999:host", `string "99999999999:host" is not as long as it says`},
+		{"a second alone", "1 4:host 17", `number "": invalid syntax`},
+		{"fewer pools than it says", "1 4:host 17 9 5:GET|a", `1 pools where it says 9`},
+		{"no pools where it says some", "1 4:host 17 9", `0 pools where it says 9`},
+		{"a total for a pool", "1 4:host 17 2 5:GET|a 5", `string "5" is not as long as it says`},
+		{"fewer totals than pools", "1 4:host 17 1 5:GET|a", `number "": invalid syntax`},
+		{"a negative total", "1 4:host 17 1 5:GET|a -5", `number "-5": invalid syntax`},
+		{"a pool without a class", "1 4:host 17 1 4:GETa 5", `"GETa" is not limit|user`},
+		{"a class with a control byte", "1 4:host 17 1 5:G\nT|a 5", `"G\nT|a" is not limit|user`},
+		{"a window that does not exist", "1 4:host 17 1 9:GET/day|a 5", `"GET/day|a" is not limit|user`},
+		{"a window alone", "1 4:host 17 1 4:hour 5", `"hour" is not limit|user`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -172,7 +169,7 @@ func TestDecodeChange(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"", "2", "2 5", "2 5 x", "1 1760000000 250000 3:1-x 3:2-y 0 1:b", "2 5 6 b", "2 5 6 1:b",
-		"2 5 6", "2 5 6 1:a", "2 5 6 1:a 1:b", "2 5 6 1:a 0: 0", "2 5 6 1:a 1:b 1", "2 5 6 1:a 1:b 9999999999", "2 5 6 1:a 1:b 0 2:c",
+		"2 5 6", "2 5 6 1:a", "2 5 6 1:a 1:b", "2 5 6 1:a 0: 0", "2 5 6 1:a 1:b 1", "2 5 6 1:a 1:b 9999999999", "2 5 6 1:a 1:b 0 2:c", "2 5 1000000 1:a 1:b 0",
 	} {
 		if got, err := decodeChange(bad); err == nil {
 			t.Errorf("decodeChange(%q) = %v, want an error", bad, got)
@@ -182,11 +179,11 @@ func TestDecodeChange(t *testing.T) {
 
 // What is read is what the message says: written again it is read the same.
 func FuzzDecodeUsage(f *testing.F) {
-	f.Add("2 4:host 7 8")
-	f.Add("2 4:host 7 8 17 2 9:GET|alice 5:PUT|a 5 6 18 1 3:*|a 7")
-	f.Add("2 5:1 1:x 7 999999 17 1 12:*|| 1 2:3\x00\xff\n 5")
-	f.Add("2 4:host 7 8 17 9223372036854775807 5:GET|a 5")
-	f.Add("2 4:host 60 8 60 2 12:GET/minute|a 7:*/hour| 5 6 60 1 7:/hour|/ 8 60 1 14:GET/minute/h|a 8")
+	f.Add("1 4:host")
+	f.Add("1 4:host 17 2 9:GET|alice 5:PUT|a 5 6 18 1 3:*|a 7")
+	f.Add("1 5:1 1:x 17 1 12:*|| 1 2:3\x00\xff\n 5")
+	f.Add("1 4:host 17 9223372036854775807 5:GET|a 5")
+	f.Add("1 4:host 60 2 12:GET/minute|a 7:*/hour| 5 6 60 1 7:/hour|/ 8 60 1 14:GET/minute/h|a 8")
 	f.Fuzz(func(t *testing.T, message string) {
 		got, err := decodeUsage(message)
 		if err != nil {
@@ -325,8 +322,7 @@ func encodeChange(c change) string {
 }
 
 func encodeUsage(u Usage) string {
-	b := appendText([]byte(usageVersion+" "), u.Instance)
-	b = fmt.Appendf(b, " %d %d", u.At.Unix(), u.At.Nanosecond()/1000)
+	b := appendText([]byte(wireVersion+" "), u.Instance)
 	for _, e := range u.Entries {
 		b = fmt.Appendf(b, " %d 1 ", e.Second)
 		b = appendText(b, fieldOf(e.Key))

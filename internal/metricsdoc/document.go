@@ -21,9 +21,9 @@ of Go's runtime (` + "`go_*`" + `) and of the process (` + "`process_*`" + `). `
 the limit file (` + "`GET`, `*`, `PUT/minute`" + `), ` + "`tier`" + ` one of its tiers, ` + "`agent`" + ` an instance (at most 1000), ` + "`version`" + ` that of a limit file, of
 which each process has one at a time; ` + "`sluice_build_info`" + `'s are one set for each process; the values of the others are fixed.
 
-**From crossing a limit to refusing natively.** HAProxy and its agent refuse exactly in any case; this is how long it takes until every HAProxy that serves the user does so
-without asking (` + "`sluice_throttle_reaction_seconds`" + `), and its parts: agents report within 5 ms, polygen takes ` + "`sluice_polygen_loop_seconds`" + ` to decide and publish, a policy needs
-` + "`sluice_policy_delay_seconds`" + ` from the decision to each agent, and HAProxy ` + "`sluice_peers_ack_seconds`" + ` to take it.
+**From crossing a limit to refusing natively.** HAProxy and its agent refuse exactly in any case. Three steps pass until every HAProxy refuses without
+asking: agents report within 5 ms, polygen takes ` + "`sluice_polygen_loop_seconds`" + ` to decide and publish, and a policy needs ` + "`sluice_policy_delay_seconds`" + ` to reach an agent.
+` + "`make bench RUN=LoadReaction`" + ` measures all of it.
 `
 
 // Document is docs/metrics.md.

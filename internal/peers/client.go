@@ -26,9 +26,8 @@ type Client struct {
 	connected atomic.Bool
 	wake      chan struct{} // holds one token when there is something to send
 
-	mu      sync.Mutex
-	live    *unendedEntries
-	samples samples
+	mu   sync.Mutex
+	live *unendedEntries
 }
 
 // New returns a Client that does nothing until Run. Entries may be taught before.
@@ -68,13 +67,6 @@ func (c *Client) Connected() bool { return c.connected.Load() }
 // that is empty, is longer than KeyLen or contains NUL, those without a positive ttl, and
 // new keys of a table that has maxEntries already.
 func (c *Client) Teach(table, key string, values Values, ttl time.Duration) {
-	c.TeachThen(table, key, values, ttl, nil)
-}
-
-// TeachThen is Teach, and calls then, unless it is nil, when HAProxy has acknowledged the
-// entry. It is never called if that takes more than 5 s, if HAProxy goes away meanwhile, or
-// if too many entries are followed. It must not block.
-func (c *Client) TeachThen(table, key string, values Values, ttl time.Duration, then func()) {
 	// HAProxy would cut such a key, or take it for that of another user, and silently ignores a table that it
 	// does not have: none of it may be sent, and the caller can do nothing about it.
 	i, ok := c.byName[table]
@@ -98,9 +90,6 @@ func (c *Client) TeachThen(table, key string, values Values, ttl time.Duration, 
 	// Here, so that what has ended makes room for what comes, and no goroutine is needed for it.
 	c.live.expire(now, c.countLate)
 	ok = c.live.setEntry(i, key, encoded, now.Add(min(ttl, c.tables[i].expire)))
-	if ok {
-		c.samples.follow(c.live.root.prev, now, then) // the last one
-	}
 	c.mu.Unlock()
 
 	if !ok {

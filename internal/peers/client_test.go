@@ -331,22 +331,6 @@ func TestMetrics(t *testing.T) {
 		f.want("ack 3/1")
 		synctest.Wait() // for what HAProxy acknowledged
 		want := `
-# HELP sluice_peers_ack_seconds Time from an entry's being decided until HAProxy acknowledged it, and so refuses by itself or not any more; of some entries.
-# TYPE sluice_peers_ack_seconds histogram
-sluice_peers_ack_seconds_bucket{le="0.0005"} 1
-sluice_peers_ack_seconds_bucket{le="0.001"} 1
-sluice_peers_ack_seconds_bucket{le="0.0025"} 1
-sluice_peers_ack_seconds_bucket{le="0.005"} 1
-sluice_peers_ack_seconds_bucket{le="0.01"} 1
-sluice_peers_ack_seconds_bucket{le="0.025"} 1
-sluice_peers_ack_seconds_bucket{le="0.05"} 1
-sluice_peers_ack_seconds_bucket{le="0.1"} 1
-sluice_peers_ack_seconds_bucket{le="0.25"} 1
-sluice_peers_ack_seconds_bucket{le="0.5"} 1
-sluice_peers_ack_seconds_bucket{le="1"} 1
-sluice_peers_ack_seconds_bucket{le="+Inf"} 1
-sluice_peers_ack_seconds_sum 0
-sluice_peers_ack_seconds_count 1
 # HELP sluice_peers_entries Entries that HAProxy is to know and that have not ended, by table.
 # TYPE sluice_peers_entries gauge
 sluice_peers_entries{table="block"} 1

@@ -17,7 +17,6 @@ type metrics struct {
 	errors          *prometheus.CounterVec
 	bad             prometheus.Counter
 	full, late      []prometheus.Counter // by index into Options.Teach
-	ack             prometheus.Histogram
 }
 
 func newMetrics(reg prometheus.Registerer, tables []Table) *metrics {
@@ -27,9 +26,6 @@ func newMetrics(reg prometheus.Registerer, tables []Table) *metrics {
 	dropped := f.Counters("sluice_peers_dropped_total",
 		"Entries that HAProxy was not taught, by table and reason: full (the table has too many live ones), late (ended before they could be sent), bad (an impossible table or key, table is none).", "table", "reason")
 	m := &metrics{
-		ack: f.Histogram("sluice_peers_ack_seconds",
-			"Time from an entry's being decided until HAProxy acknowledged it, and so refuses by itself or not any more; of some entries.",
-			.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1),
 		connected: f.Gauge("sluice_peers_connected",
 			"1 while a peers session with HAProxy is established, else 0."),
 		sessions: f.Counter("sluice_peers_sessions_total",

@@ -2,7 +2,6 @@ package peers
 
 import (
 	"fmt"
-	"time"
 )
 
 // readMessages handles messages until one fails.
@@ -71,33 +70,11 @@ func (s *session) handleTable(m message) error {
 	case tableUpdate, tableIncremental, tableTimed, tableTimedIncremental:
 		return s.handleUpdate(m)
 	case tableAck:
-		table, update, err := parseAck(m.body)
 		s.c.metrics.acked.Inc()
-		if err == nil {
-			s.handleAck(table, update)
-		}
+		_, _, err := parseAck(m.body)
 		return err
 	}
 	return protocolErrorf("table message %d", m.kind)
-}
-
-// handleAck measures how long HAProxy took to acknowledge, and calls the functions that wait
-// for it. A taught table's id is its index plus 1.
-func (s *session) handleAck(table uint64, update uint32) {
-	// HAProxy chooses the number, and it becomes an index.
-	if table == 0 || table > uint64(len(s.c.tables)) {
-		return
-	}
-	s.c.mu.Lock()
-	// The functions are called without the lock: they may teach.
-	done := s.c.samples.takeAcked(s.id, int(table)-1, update)
-	s.c.mu.Unlock()
-	for _, f := range done {
-		s.c.metrics.ack.Observe(time.Since(f.at).Seconds())
-		if f.then != nil {
-			f.then()
-		}
-	}
 }
 
 func (s *session) define(body []byte) error {

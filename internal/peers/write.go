@@ -109,6 +109,5 @@ func (s *session) appendEntry(out []byte, e *entry, now time.Time) []byte {
 	}
 	// Counted for each table and session, as HAProxy acknowledges them.
 	s.updates[e.table]++
-	s.c.samples.markSent(e, s.id, s.updates[e.table])
 	return appendTimed(out, s.updates[e.table], e.until.Sub(now), e.key, e.values)
 }

@@ -71,8 +71,6 @@ func decodeLine(line []byte) (Message, error) {
 	switch kind := f.takeWord(); kind {
 	case "throttle":
 		m = Throttle{Key: f.takeKey(), Second: f.takeNumber(64), Limit: int(f.takeNumber(strconv.IntSize))}
-	case "confirm":
-		m = Confirm{Key: f.takeKey(), Second: f.takeNumber(64)}
 	case "hot":
 		m = Hot{Key: f.takeKey(), Until: time.UnixMilli(f.takeNumber(64)).UTC(), Instances: int(f.takeNumber(strconv.IntSize))}
 	case "block":

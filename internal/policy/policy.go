@@ -44,13 +44,6 @@ type Throttle struct {
 	Limit  int   // the limit that was reached, in requests per window; >= 0
 }
 
-// Confirm asks agents to say (bus.Confirm) when HAProxy refuses a key by itself
-// in a window.
-type Confirm struct {
-	Key    ratelimit.Key
-	Second int64 // the cluster second at which the window begins, in seconds since the epoch; >= 0
-}
-
 // Hot says that the use of a key has come near its limit.
 type Hot struct {
 	Key       ratelimit.Key
@@ -120,10 +113,6 @@ const version = "1"
 func (m Throttle) appendKind(b []byte) []byte {
 	b = appendKey(append(b, " throttle"...), m.Key)
 	return appendNumber(appendNumber(b, m.Second), int64(m.Limit))
-}
-
-func (m Confirm) appendKind(b []byte) []byte {
-	return appendNumber(appendKey(append(b, " confirm"...), m.Key), m.Second)
 }
 
 func (m Hot) appendKind(b []byte) []byte {

@@ -25,7 +25,6 @@ var everyKind = []Message{
 	Throttle{Key: ratelimit.Key{Class: "LIST multi", User: "\xff\xfe\xed\xa0\x80"}, Second: 1, Limit: 1 << 30},
 	Throttle{Key: ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}, Second: 1760000040, Limit: 1000},
 	Throttle{Key: ratelimit.Key{Class: "", User: "/minute", Window: limits.Hour}, Second: 3600, Limit: 1},
-	Confirm{Key: ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}, Second: 1760000040},
 	Hot{Key: ratelimit.Key{Class: "*", User: "alice/hour", Window: limits.Hour}, Until: time.UnixMilli(1760000003250).UTC(), Instances: 2},
 	Hot{Key: ratelimit.Key{Class: "PUT", User: "größe 数 � \u2028"}, Until: time.UnixMilli(1760000003250).UTC(), Instances: 12},
 	Hot{Key: ratelimit.Key{}, Until: time.UnixMilli(0).UTC()},

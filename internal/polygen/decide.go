@@ -56,7 +56,6 @@ func (p *Polygen) decide(ctx context.Context, events, starts <-chan bus.Event) e
 			p.audience.forget(now)
 			p.metrics.keys.Set(float64(p.rates.WatchedKeys()))
 			p.countDropped()
-			p.metrics.unconfirmed.Add(float64(p.reactions.giveUp(now)))
 			// Here, for the loop wakes each second anyway: an override that is over holds for a second more at most.
 			p.expire(now)
 			p.review(now)
@@ -124,13 +123,7 @@ func (p *Polygen) observe(now time.Time, e bus.Event) bus.Event {
 			if _, isCost := bus.CostUnit(u.Key); isCost {
 				continue
 			}
-			before := p.rates.SpentWindows()
 			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, limitOf(set, u.Key))
-			// The watch tells only that a limit was spent. When, by Redis' clock, only this message says: the
-			// time until the HAProxies refuse is measured from then.
-			if p.rates.SpentWindows() > before {
-				p.reactions.markSpent(u.Key, u.Second, e.At)
-			}
 		}
 		p.metrics.usage.Add(float64(len(e.Entries)))
 	case bus.Progress:
@@ -155,17 +148,13 @@ func (p *Polygen) observe(now time.Time, e bus.Event) bus.Event {
 			p.audience.report(u.User, e.Instance)
 		}
 		p.metrics.starts.Add(float64(len(e.Users)))
-	case bus.Confirmed:
-		if took, done := p.reactions.confirmed(e); done {
-			p.metrics.reaction.Observe(took.Seconds())
-		}
 	case bus.Unblock:
 		p.slots.Unblock(now, e.User)
 	case bus.Heard:
 		// What was missed may have said who serves a user of that shard. All else is said again: reports are absolute.
 		p.audience.learns.hear(time.Now(), p.shards, e)
 	case bus.Registry:
-		p.reactions.instances, p.audience.live = e.Instances, e.Instances
+		p.audience.live = e.Instances
 		// What an instance reported counts until the registry says that it is gone, not until it is silent: what is
 		// idle reports nothing.
 		p.slots.Instances(now, e.Instances)
@@ -285,9 +274,6 @@ func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addres
 	for _, user := range d.Unblocks {
 		add(policy.Unblock{User: user}, a.serving(user))
 	}
-	// Before the throttles that they are about: an agent that has written one already would write it once more, and
-	// the second acknowledgement would be measured.
-	policies = append(policies, p.reactions.confirmations(now, set, d.throttles, a.ofThrottle)...)
 	for _, t := range slices.Concat(d.throttles, d.late) {
 		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, a.ofThrottle(&t))
 	}

@@ -216,7 +216,7 @@ func benchmarkSpent(b *testing.B, users, agents, serve int) {
 		}
 		for at := 0; at < users; at += together {
 			for ask := range asks {
-				u := bus.Usage{Instance: names[(at/together*serve+(ask+int(now.Unix()))%serve)%agents], At: now}
+				u := bus.Usage{Instance: names[(at/together*serve+(ask+int(now.Unix()))%serve)%agents]}
 				for _, k := range keys[at : at+together] {
 					u.Entries = append(u.Entries, bus.UsageEntry{Key: k, Second: now.Unix(), Total: limit - asks + 1 + ask})
 				}

@@ -69,19 +69,16 @@ func newReportMetrics(f metric.Factory) reportMetrics {
 	}
 }
 
-// policyMetrics tell of what is sent to the agents, and how soon it counts.
+// policyMetrics tell of what is sent to the agents.
 type policyMetrics struct {
-	throttles   byMode
-	hints       byMode
-	blocks      byMode
-	unblocks    byMode
-	sharings    byMode
-	shares      byMode
-	confirms    prometheus.Counter
-	dropped     prometheus.Counter
-	reaction    prometheus.Histogram
-	unconfirmed prometheus.Counter
-	loop        prometheus.Histogram
+	throttles byMode
+	hints     byMode
+	blocks    byMode
+	unblocks  byMode
+	sharings  byMode
+	shares    byMode
+	dropped   prometheus.Counter
+	loop      prometheus.Histogram
 }
 
 func newPolicyMetrics(f metric.Factory) policyMetrics {
@@ -101,15 +98,8 @@ func newPolicyMetrics(f metric.Factory) policyMetrics {
 		unblocks:  kind("unblock"),
 		sharings:  kind("slots"),
 		shares:    kind("share"),
-		confirms:  policies.WithLabelValues("confirm", limits.Enforce.String()),
 		dropped: f.Counter("sluice_policies_dropped_total",
 			"Policies that could not be sent because Redis could not be reached."),
-		reaction: f.Histogram("sluice_throttle_reaction_seconds",
-			"Time from a limit's being spent, as Redis counts, until the last HAProxy of the instances that serve the user refuses by itself; of up to ten throttles a second.",
-			// Fine up to 3 ms: a healthy cluster needs 0.2 to 1.8 ms (bench LoadReaction), and 10 ms is slow.
-			.0005, .001, .0015, .002, .003, .005, .01, .025, .05, .1, .25, .5, 1),
-		unconfirmed: f.Counter("sluice_throttle_reactions_unconfirmed_total",
-			"Throttles of which not every instance that serves the user said within 2 s that its HAProxy refuses the user: one that has tokens left and no requests of that user does not say so, and one that is not well cannot."),
 		loop: f.Histogram("sluice_polygen_loop_seconds",
 			"Time from a report's being taken up, or a tick, until the policies that follow from it are published.",
 			.00001, .0001, .0005, .001, .0025, .005, .01, .025, .1, .25),
@@ -220,8 +210,6 @@ func (m *metrics) countSent(set *limits.Set, messages []policy.Addressed) {
 		switch p := message.Message.(type) {
 		case policy.Throttle:
 			m.throttles[rateMode(set, p.Key)].Inc()
-		case policy.Confirm:
-			m.confirms.Inc()
 		case policy.Hot:
 			m.hints[rateMode(set, p.Key)].Inc()
 		case policy.Block:

@@ -74,7 +74,6 @@ type Polygen struct {
 	dropped        [3]uint64          // what the watches had passed over when the metric was last set; owned by decide
 	dashboard      *dashboard
 	throttledUsers throttled                  // owned by decide
-	reactions      reactions                  // owned by decide
 	audience       audience                   // owned by decide
 	set            atomic.Pointer[limits.Set] // in force: without what has expired
 	leading        atomic.Bool

@@ -50,8 +50,6 @@ func (a *Agent) applyPolicies(messages []policy.Message) {
 			a.limiter.update(func(now time.Time) {
 				a.limiter.coresOf(m.Key.User).tokens.Throttle(now, m.Key, m.Second, m.Limit)
 			})
-		case policy.Confirm:
-			a.limiter.update(func(now time.Time) { a.confirm(now, m) })
 		case policy.Hot:
 			a.limiter.update(func(now time.Time) {
 				// Two machines' estimates of Redis' clock differ by some microseconds: a delay below 0 is one of 0.

@@ -59,5 +59,5 @@ func (a *Agent) teachCredit() {
 			values[peers.GPC0], values[peers.GPC1] = uint64(requests), uint64(places)
 		}
 	}
-	a.teachEntry(creditTable.Name, creditRow, values, creditTable.Expire)
+	a.teach(creditTable.Name, creditRow, values, creditTable.Expire)
 }

@@ -67,7 +67,7 @@ func (a *Agent) forget() {
 		a.limiter.forgetWithdrawals(now)
 		for _, user := range a.limiter.bodies.transfers.forget(now) {
 			// From now on what each verdict says holds. Until then the entry's value must not.
-			a.teachEntry(shareTable.Name, user, peers.Values{}, shareLiftFor)
+			a.teach(shareTable.Name, user, peers.Values{}, shareLiftFor)
 		}
 	})
 }

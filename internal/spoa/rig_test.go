@@ -120,13 +120,13 @@ func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
 	}
 	a.serving.Store(true) // its tests ask it without a socket
 	r := &rig{Agent: a, t: t, registry: o.Registerer.(*prometheus.Registry), pool: p, taught: map[string]peers.Values{}}
-	a.teachThen = func(table, key string, values peers.Values, ttl time.Duration, then func()) {
+	a.teach = func(table, key string, values peers.Values, ttl time.Duration) {
 		if table == creditTable.Name {
 			r.row = values
 			return
 		}
 		r.taught[table+" "+key] = values
-		a.peers.TeachThen(table, key, values, ttl, then)
+		a.peers.Teach(table, key, values, ttl)
 	}
 	a.exchange.take = r.pool.take
 	a.exchange.hold = r.pool.hold

@@ -114,7 +114,7 @@ func newSimFleet(t *testing.T, b *bus.Bus, instances int, l *simLoad) *simFleet 
 		}
 		e := &simEdge{Agent: a, fleet: f, number: i, name: name, rows: make(map[string]*simRow)}
 		e.taught.rows = make(map[string]simRefusal)
-		a.teachThen = e.teach
+		a.teach = e.teach
 		// Without a runtime API no agent gives credit.
 		if l.next == nil {
 			a.runtime = e
@@ -246,16 +246,6 @@ func (e *simEdge) takeMail() {
 	q.Unlock()
 	if len(policies) > 0 {
 		e.applyPolicies(policies)
-	}
-	e.taught.Lock()
-	thens := e.taught.thens
-	e.taught.thens = nil
-	e.taught.Unlock()
-	for _, then := range thens {
-		then()
-	}
-	for range len(e.confirmations.answered) {
-		e.fleet.redis.confirmed(<-e.confirmations.answered)
 	}
 }
 

@@ -34,8 +34,7 @@ type simEdge struct {
 	}
 	taught struct { // HAProxy's tables; under the limiter's lock as well
 		sync.Mutex
-		rows  map[string]simRefusal
-		thens []func()
+		rows map[string]simRefusal
 	}
 	mu   sync.Mutex // orders what the agent is told
 	rows map[string]*simRow
@@ -77,14 +76,11 @@ type simEnd struct {
 	bytes  int64
 }
 
-// teach is peers.TeachThen: HAProxy has the entry at once, and acknowledges it in the next step.
-func (e *simEdge) teach(table, key string, values peers.Values, _ time.Duration, then func()) {
+// teach is peers.Teach: HAProxy has the entry at once.
+func (e *simEdge) teach(table, key string, values peers.Values, _ time.Duration) {
 	t := &e.taught
 	t.Lock()
 	defer t.Unlock()
-	if then != nil {
-		t.thens = append(t.thens, then)
-	}
 	class, user, throttle := strings.Cut(key, "|")
 	if !throttle {
 		user = key

@@ -24,7 +24,6 @@ const (
 	// Those of internal/polygen.
 	simTick, simBytesTick  = 100 * time.Millisecond, 50 * time.Millisecond
 	simAudience, simAppeal = 3 * time.Second, 1500 * time.Millisecond
-	simConfirms            = 10 // throttles in a second that are followed
 	simFewServe            = 8
 )
 
@@ -44,7 +43,6 @@ type simPolygen struct {
 	bytes         *bandwidth.Watch
 	heard, before map[string][]uint64 // who serves a user: a bit for each instance
 	appeals       map[simAppealed]time.Time
-	confirms      int
 	mail          []simMail // of this round, by instance; the last one is for all
 }
 
@@ -93,7 +91,6 @@ func (p *simPolygen) run(ctx context.Context) {
 		}
 		if every(time.Second) {
 			p.rates.Forget(now)
-			p.confirms = 0
 		}
 		if every(simAudience) {
 			p.before, p.heard = p.heard, make(map[string][]uint64)
@@ -201,12 +198,7 @@ func (p *simPolygen) send(now time.Time) {
 		p.post(policy.Unblock{User: user}, p.serving(user))
 	}
 	for _, t := range throttles {
-		to := p.ofThrottle(&t)
-		if p.confirms < simConfirms && t.WindowStart <= now.Unix() {
-			p.confirms++
-			p.post(policy.Confirm{Key: t.Key, Second: t.WindowStart}, to)
-		}
-		p.post(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, to)
+		p.post(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, p.ofThrottle(&t))
 	}
 	for _, t := range p.rates.Latecomers() {
 		p.post(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, p.ofThrottle(&t))

@@ -31,12 +31,10 @@ const (
 	simDemand
 	simStarts
 	simEvents
-	simConfirmed
 	simUsage // published by scripts, for polygen
 	simProgress
 	simHot // policies
 	simThrottle
-	simConfirm
 	simBlock
 	simUnblock
 	simSlotShares
@@ -46,8 +44,8 @@ const (
 )
 
 var simNames = [simKinds]string{
-	"asks for tokens", "asks for slots", "alive", "heartbeats", "demand", "starts", "events", "confirmed",
-	"usage", "progress", "hot", "throttle", "confirm", "block", "unblock", "slots", "share", "their frames",
+	"asks for tokens", "asks for slots", "alive", "heartbeats", "demand", "starts", "events",
+	"usage", "progress", "hot", "throttle", "block", "unblock", "slots", "share", "their frames",
 }
 
 // simTraffic counts what Redis is sent and what it sends. Items are asks, reports, pools or policies;
@@ -119,7 +117,7 @@ func (r *simRedis) take(_ context.Context, instance string, asks []ratelimit.Ask
 	for rest := asks; len(rest) > 0; {
 		call := rest[:min(len(rest), maxTogether)]
 		rest = rest[len(call):]
-		usage := bus.Usage{Instance: instance, At: taken.Now}
+		usage := bus.Usage{Instance: instance}
 		out := arrayBytes(2+2*len(call)) + timeBytes()
 		s.mu.Lock()
 		for i := range call {
@@ -162,7 +160,7 @@ func (s *simShard) takeOne(a *ratelimit.Ask) (g ratelimit.Grant, tell bool) {
 }
 
 func (r *simRedis) sayUsage(shard int, u bus.Usage) {
-	n := 2 + textBytes(len(u.Instance)) + 11 + 7
+	n := 2 + textBytes(len(u.Instance))
 	last := int64(0)
 	for i := range u.Entries {
 		e := &u.Entries[i]
@@ -333,12 +331,6 @@ func (r *simRedis) started(instance string, number int, users []bus.Started, eve
 	}
 }
 
-// confirmed counts what Bus.Confirm would send.
-func (r *simRedis) confirmed(c bus.Confirmed) {
-	n := 2 + textBytes(len(c.Instance)) + 11 + 7 + 11 + 1 + textBytes(fieldBytes(c.Key))
-	r.sayShard(simConfirmed, simShardOf(c.Key.User), 1, n, nil)
-}
-
 // simKindOf is the kind of a policy.
 func simKindOf(m policy.Message) int {
 	switch m.(type) {
@@ -346,8 +338,6 @@ func simKindOf(m policy.Message) int {
 		return simHot
 	case policy.Throttle:
 		return simThrottle
-	case policy.Confirm:
-		return simConfirm
 	case policy.Block:
 		return simBlock
 	case policy.Unblock:

@@ -41,15 +41,14 @@ type Agent struct {
 	spop     *spop.Server
 	serving  atomic.Bool
 
-	membership    membership
-	lossLog       lossLog
-	limitReading  limitReading
-	session       haproxySession
-	confirmations confirmations
+	membership   membership
+	lossLog      lossLog
+	limitReading limitReading
+	session      haproxySession
 
-	// Into HAProxy's tables: peers.TeachThen.
-	teachThen func(table, key string, values peers.Values, ttl time.Duration, then func())
-	workers   workers // the HAProxies that have asked
+	// Into HAProxy's tables: peers.Teach.
+	teach   func(table, key string, values peers.Values, ttl time.Duration)
+	workers workers // the HAProxies that have asked
 
 	settler *settle.Listener // nil: HAProxy does not say what requests cost
 
@@ -62,7 +61,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, starts: newStarts(),
-		limitReading: limitReading{wanted: make(chan struct{}, 1)}, confirmations: newConfirmations()}
+		limitReading: limitReading{wanted: make(chan struct{}, 1)}}
 	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor}, o.Bus.Shards(), o.Bus.ShardOf)
 	a.names = newNames(o.UnknownUsers, a.metrics)
 	a.limiter.tables.throttle, a.limiter.tables.block, a.limiter.tables.share = a.teachThrottle, a.teachBlock, a.teachShare
@@ -77,7 +76,7 @@ func New(o Options) (*Agent, error) {
 		Learn: a.learnProgress, OnSession: a.followSession,
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
-	a.teachThen = a.peers.TeachThen
+	a.teach = a.peers.Teach
 	// Without a way to take credit back none is given, for it would be for good: there is nothing to count or to offer.
 	if o.Runtime != "" {
 		client := runtimeapi.New(o.Runtime)
@@ -129,7 +128,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.peers.Run,
 		a.follow,
 		a.followOwn,
-		a.sayConfirmed,
 		a.heartbeats,
 		a.reportStarts,
 		a.readLimits,

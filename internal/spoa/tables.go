@@ -69,7 +69,7 @@ func (a *Agent) teachBlock(n concurrency.TableEntry) {
 	} else {
 		a.metrics.unblocked.Inc()
 	}
-	a.teachEntry(blockTable.Name, n.User, values, blockTable.Expire)
+	a.teach(blockTable.Name, n.User, values, blockTable.Expire)
 }
 
 // haproxySecond is an epoch second of the cluster by this machine's clock, which is
@@ -109,7 +109,7 @@ func shareValues(share [2]int64) peers.Values {
 
 func (a *Agent) writeShare(user string, values peers.Values) {
 	a.metrics.shares.Inc()
-	a.teachEntry(shareTable.Name, user, values, shareTable.Expire)
+	a.teach(shareTable.Name, user, values, shareTable.Expire)
 }
 
 // learnProgress takes what HAProxy says of a user's requests in progress and bytes.
@@ -266,9 +266,4 @@ func (a *Agent) endDraining() {
 		a.options.Logger.Info("the replaced haproxy has ended")
 	}
 	a.metrics.draining.Set(map[bool]float64{true: 1}[draining])
-}
-
-// teachEntry sets an entry of a table of HAProxy's.
-func (a *Agent) teachEntry(table, key string, values peers.Values, ttl time.Duration) {
-	a.teachThen(table, key, values, ttl, nil)
 }

@@ -88,7 +88,7 @@ func (a *Agent) teachThrottle(n ratelimit.TableEntry) {
 	}
 	if n.Lift {
 		a.metrics.lifted.Inc()
-		a.teachEntry(throttleTable.Name, tableKey(n.Key), peers.Values{}, 2*time.Second)
+		a.teach(throttleTable.Name, tableKey(n.Key), peers.Values{}, 2*time.Second)
 		return
 	}
 	a.metrics.throttled.Inc()
@@ -98,5 +98,5 @@ func (a *Agent) teachThrottle(n ratelimit.TableEntry) {
 	}
 	// Before 3.2 HAProxy may keep the entry longer than its time, never shorter; it
 	// compares the deadline with its own clock.
-	a.teachThen(throttleTable.Name, tableKey(n.Key), values, left, a.confirming(n))
+	a.teach(throttleTable.Name, tableKey(n.Key), values, left)
 }

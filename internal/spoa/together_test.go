@@ -366,7 +366,7 @@ func TestTogetherIsNotTaughtToHAProxy(t *testing.T) {
 		throttle := func(k ratelimit.Key) {
 			second := time.Now().Unix()
 			a.applyPolicies([]policy.Message{policy.Hot{Key: k, Until: time.Now().Add(3 * time.Second), Instances: 2},
-				policy.Throttle{Key: k, Second: second, Limit: 6}, policy.Confirm{Key: k, Second: second}})
+				policy.Throttle{Key: k, Second: second, Limit: 6}})
 		}
 		throttle(all) // of a user whom the agent does not know
 		p.fill(all, 5)

@@ -107,17 +107,6 @@ func (a *Agent) applyThrottle(b *bucket, now int64) {
 	}
 }
 
-// Refusing is whether HAProxy was told to refuse a key by itself in the window that
-// begins at second sec, and the limit it was told.
-func (a *Agent) Refusing(at time.Time, k Key, sec int64) (limit int, told bool) {
-	b := a.findBucket(&k)
-	if b == nil || sec != windowStart(at.UnixNano(), k.Window) {
-		return 0, false
-	}
-	a.advanceWindow(b, at.UnixNano())
-	return b.rate.Max, b.refusing
-}
-
 // Away tells the agent which instances are away, instead of what it was told before. What their HAProxies admit by
 // themselves it leaves to them. It keeps the slice.
 func (a *Agent) Away(instances []Away) { a.fleet.away = instances }

@@ -187,9 +187,6 @@ func (o *watched) sharers(now int64) int {
 	return n
 }
 
-// SpentWindows is how many windows have been found spent since the last Decisions.
-func (w *Watch) SpentWindows() int { return len(w.spent) }
-
 // Decisions returns what has been decided since the last call, sorted by user,
 // class and window, and forgets it.
 func (w *Watch) Decisions() ([]Hint, []Throttle) {

@@ -69,15 +69,14 @@ func ask(c *cluster.Cluster, user string, requests int) error {
 	return nil
 }
 
-// awaitThrottles has users spend their limits until each polygen that runs has throttled some, and every HAProxy has
-// said that it refuses them.
+// awaitThrottles has users spend their limits until each polygen that runs has throttled some.
 func awaitThrottles(t *testing.T, c *cluster.Cluster, attempt *int) {
 	t.Helper()
-	const confirmed = "sluice_throttle_reaction_seconds_count"
+	const throttled = `sluice_policies_sent_total{kind="throttle",mode="enforce"}`
 	before := map[*cluster.Polygen]float64{}
 	for _, p := range c.Polygens {
 		if p.Running() {
-			before[p] = cluster.Metric(t, p.Admin, confirmed)
+			before[p] = cluster.Metric(t, p.Admin, throttled)
 		}
 	}
 	proctest.Eventually(t, "users of each polygen are refused by HAProxy", func() error {
@@ -88,8 +87,8 @@ func awaitThrottles(t *testing.T, c *cluster.Cluster, attempt *int) {
 			}
 		}
 		for p, n := range before {
-			if now, err := cluster.ReadMetric(p.Admin, confirmed); err != nil || now == n {
-				return fmt.Errorf("%s has %v confirmed throttles as before: %w", p.Admin, now, err)
+			if now, err := cluster.ReadMetric(p.Admin, throttled); err != nil || now == n {
+				return fmt.Errorf("%s has sent %v throttles as before: %w", p.Admin, now, err)
 			}
 		}
 		return nil

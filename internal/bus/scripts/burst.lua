@@ -17,7 +17,7 @@ local reply, out = redis.call('TIME'), 2
 local now = tonumber(reply[1])
 -- 10 ms early, for agents whose clocks are a little ahead: what is asked for the second before is still granted.
 if tonumber(reply[2]) >= 990000 then now = now + 1 end
-local usage, said = {ARGV[1], reply[1], reply[2]}, 3
+local usage, said = {ARGV[1]}, 1
 local at = 6
 
 local accounts, heard = #KEYS, false
@@ -96,7 +96,7 @@ for k = 1, accounts do
   at = at + 10
 end
 
-if said > 3 then
+if said > 1 then
   -- SPUBLISH in a Redis Cluster, which has no such command before version 7.
   local message = table.concat(usage, ' ')
   if type(redis.pcall(ARGV[2], ARGV[3], message)) == 'table' then redis.call('PUBLISH', ARGV[3], message) end

@@ -90,7 +90,7 @@ end
 if heard then return reply end
 redis.call('SET', KEYS[1], ARGV[4] .. ' ' .. table.concat(granted), 'EX', ARGV[5])
 
-local usage = {ARGV[1], reply[1], reply[2]}
+local usage = {ARGV[1]}
 for i = 1, #changed do
   local window, field, present = changed[i][1], changed[i][2], changed[i][3]
   local key, start, length = KEYS[2 * window], ARGV[5 + 3 * window], tonumber(ARGV[6 + 3 * window])
@@ -107,7 +107,7 @@ for i = 1, #changed do
     usage[#usage + 1] = start .. ' 1 ' .. #name .. ':' .. name .. ' ' .. total
   end
 end
-if #usage > 3 then
+if #usage > 1 then
   -- SPUBLISH in a Redis Cluster, which has no such command before version 7.
   local message = table.concat(usage, ' ')
   if type(redis.pcall(ARGV[2], ARGV[3], message)) == 'table' then redis.call('PUBLISH', ARGV[3], message) end

@@ -17,7 +17,7 @@
 
 local tonumber, format, floor = tonumber, string.format, math.floor
 local reply, out = redis.call('TIME'), 2
-local usage, said = {ARGV[1], reply[1], reply[2]}, 3
+local usage, said = {ARGV[1]}, 1
 local at = 7
 
 local hashes, heard = #KEYS, false
@@ -106,7 +106,7 @@ for k = 1, hashes do
   at = num
 end
 
-if said > 3 then
+if said > 1 then
   -- SPUBLISH in a Redis Cluster, which has no such command before version 7.
   local message = table.concat(usage, ' ', 1, said)
   if type(redis.pcall(ARGV[2], ARGV[3], message)) == 'table' then redis.call('PUBLISH', ARGV[3], message) end
