@@ -19,7 +19,6 @@ type commands struct {
 	Watch      watch       `cmd:"" help:"Follow one user: what they use of each limit, and each decision about them."`
 	Override   override    `cmd:"" help:"Set limits of one user for a time, list what was set, or end it."`
 	Unblock    unblock     `cmd:"" help:"Unblock a user who is blocked by their requests in progress."`
-	Import     importing   `cmd:"" help:"Convert the limit file of another program, and print the result."`
 	HAProxy    forHAProxy  `cmd:"" name:"haproxy" help:"Write HAProxy's configuration, with the classes and exemptions of a limit file."`
 	Schema     schema      `cmd:"" help:"Print the JSON Schema of the limit file."`
 	Completion completion  `cmd:"" help:"Print a script that completes commands in a shell."`
