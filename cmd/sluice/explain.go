@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ type explain struct {
 	Endpoint string `help:"Show the limits at this endpoint, where the user is counted separately." placeholder:"NAME"`
 	Limits   string `help:"The limit file." default:"config/limits.yaml" placeholder:"FILE" predictor:"file"`
 	Admin    string `help:"Also ask the polygen (or sluice up) at this admin address, host:port or https://host:port, for the user's use, shares, state and last refusals." placeholder:"HOST:PORT"`
+	Follow   bool   `help:"With --admin: then print each decision about the user, until Ctrl-C."`
 
 	Job    int64  `help:"Show instead why the background job with this River id waits." placeholder:"ID"`
 	Worker string `help:"Worker to ask about --job; any worker will do. The address on which it serves riverqos' handler, host:port or https://host:port. With --admin in its place, the workers that polygen knows are asked." placeholder:"HOST:PORT"`
@@ -39,6 +41,12 @@ Limits are those of now. An entry that ends (until) says so, and what follows; w
 
 With --admin, asks a running polygen and prints after the limits whether the user is refused now and why, how much of each limit is used, how many requests of each class start, limited or not, what each instance runs and may run of the user, and the last decisions to refuse requests.
 
+With --follow, prints each decision about the user after that, such as
+
+2026-11-20T12:30:00.250Z throttle GET (request-rate) until 12:30:01.000
+
+throttle: requests are refused until the window ends; block and unblock: the requests in progress reached their limit, and fell below it; override: an operator set limits of the user by hand. Agents refuse by themselves as well, so not every refused request is a decision.
+
 With --job, prints what a background job is waiting for: its user's slots and which jobs have them, its place in the user's line, and how many jobs go before it. Either a worker is asked (--worker), or a polygen that knows the workers (--admin; its flag is --jobs-worker). Where those are of several databases, each job with that id is printed.`
 }
 
@@ -47,6 +55,8 @@ func (e *explain) Validate() error {
 	switch {
 	case e.Job == 0 && e.User == "":
 		return errors.New("name a user, or a background job with --job")
+	case e.Follow && (e.Admin == "" || e.Job != 0):
+		return errors.New("--follow goes with a user and --admin")
 	case e.Job == 0:
 		return nil
 	case e.User != "" || e.Class != "" || e.Endpoint != "":
@@ -83,7 +93,29 @@ func (e *explain) execute(stdout, stderr io.Writer) int {
 		live = &u
 	}
 	q := account.Question{User: e.User, Class: e.Class, Endpoint: e.Endpoint, File: e.Limits, Admin: e.Admin}
-	return cli.Exit(stderr, "sluice explain", account.Write(stdout, set.At(time.Now()), q, live))
+	err = account.Write(stdout, set.At(time.Now()), q, live)
+	if err == nil && e.Follow {
+		err = e.follow(stdout)
+	}
+	return cli.Exit(stderr, "sluice explain", err)
+}
+
+// follow prints the decisions about the user until a signal ends it.
+func (e *explain) follow(stdout io.Writer) error {
+	ctx, stop := untilSignal()
+	defer stop()
+	a, err := e.client(e.Admin)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	return a.Follow(ctx, api.DecisionsPath(e.User), func(data []byte) error {
+		var event api.Event
+		if err := json.Unmarshal(data, &event); err != nil {
+			return fmt.Errorf("read an event of %s: %w", e.Admin, err)
+		}
+		return account.WriteDecision(stdout, event)
+	})
 }
 
 func unknownEndpoint(name string, valid []string) error {

@@ -121,6 +121,56 @@ last refusals:
 	}
 }
 
+// decisions is a polygen with a stream of decisions that ends.
+type decisions struct {
+	told
+	admin.Live
+	events []api.Event
+	filter api.Filter
+}
+
+func (d *decisions) Policies(f api.Filter) (<-chan *api.Message, func(), error) {
+	d.filter = f
+	events := make(chan *api.Message, len(d.events))
+	for i := range d.events {
+		events <- &api.Message{Event: string(d.events[i].Kind), Value: &d.events[i]}
+	}
+	close(events)
+	return events, func() {}, nil
+}
+
+func TestExplainFollowsDecisions(t *testing.T) {
+	at := time.Date(2026, 11, 20, 12, 30, 0, 250e6, time.UTC)
+	until := at.Add(750 * time.Millisecond)
+	polygen := &decisions{told: told{user: api.User{From: api.From{Polygen: "one"}, State: api.OK}}, events: []api.Event{
+		{Time: at, Kind: api.ThrottleEvent, Name: api.NameOf("a/b c"), Limit: "GET", Reason: api.RequestRate, Until: &until, Mode: "enforce"},
+		{Time: until, Kind: api.BlockEvent, Name: api.NameOf("a/b c"), Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "dry-run"},
+		{Time: until, Kind: api.OverrideEvent, Name: api.NameOf("a/b c"), Until: &until, Note: "launch\x1b"},
+		{Time: until, Kind: api.LostEvent, Count: 3},
+	}}
+	server := httptest.NewServer(admin.Handler(admin.Options{Gatherer: prometheus.NewRegistry(), API: polygen, Live: polygen}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	if err := os.WriteFile(file, []byte(goodLimits), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := server.Listener.Addr().String()
+	var out, errs bytes.Buffer
+	code := runCommand([]string{"explain", "a/b c", "--limits", file, "--admin", address, "--follow"}, &out, &errs)
+	if want := "sluice explain: " + address + " has ended the stream\n"; code != 1 || errs.String() != want {
+		t.Errorf("it ended with %d and %q, want 1 and %q", code, &errs, want)
+	}
+	_, got, _ := strings.Cut(out.String(), "last refusals:\n  none known\n")
+	want := `2026-11-20T12:30:00.250Z throttle GET (request-rate) until 12:30:01.000
+2026-11-20T12:30:01.000Z block concurrent (concurrent-requests), dry-run: nobody is refused
+2026-11-20T12:30:01.000Z override until 12:30:01.000: launch\x1b
+2026-11-20T12:30:01.000Z lost 3 decisions: they came too fast
+`
+	if diff := cmp.Diff(want, got); diff != "" || polygen.filter.User != "a/b c" || len(polygen.filter.Kinds) != 4 {
+		t.Errorf("asked for %+v, printed (-want +got):\n%s", polygen.filter, diff)
+	}
+}
+
 // Where else a user was seen, "" included, which is no endpoint.
 func TestExplainNamesPlaces(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC)

@@ -1,5 +1,5 @@
-// Command sluice is what people type: up runs everything on one machine, top and
-// watch show a cluster at work, and the others are about the limit file.
+// Command sluice is what people type: up runs everything on one machine, top shows a
+// cluster at work, and the others are about the limit file.
 package main
 
 import (
@@ -16,7 +16,6 @@ type commands struct {
 	Diff       diff        `cmd:"" help:"Show how the limits of two limit files differ."`
 	Explain    explain     `cmd:"" help:"Show a user's limits and where each comes from."`
 	Top        top         `cmd:"" help:"List the most active users, live: what they use, and the limit that each is nearest to."`
-	Watch      watch       `cmd:"" help:"Follow one user: what they use of each limit, and each decision about them."`
 	Override   override    `cmd:"" help:"Set limits of one user for a time, list what was set, or end it."`
 	Unblock    unblock     `cmd:"" help:"Unblock a user who is blocked by their requests in progress."`
 	HAProxy    forHAProxy  `cmd:"" name:"haproxy" help:"Write HAProxy's configuration, with the classes and exemptions of a limit file."`

@@ -7,24 +7,19 @@ import (
 	"strings"
 )
 
-// PathOfShown is the path of a user by name, or by the hash that is shown of a user whose
-// name is not known.
-func PathOfShown(user, endpoint string) string {
-	return pathOfShown(userPath, user, "", endpoint)
-}
-
 // isHash reports whether this is how a user is shown whose name is not known.
 func isHash(user string) bool {
 	hash, ok := strings.CutPrefix(user, "~")
 	return ok && len(hash) == 2*sha256.Size && strings.Trim(hash, "0123456789ABCDEF") == ""
 }
 
-// OverridePath is the path of a user's override by hand. The user is given as for PathOfShown.
+// OverridePath is the path of a user's override by hand. The user is given by name, or by the
+// hash that is shown of a user whose name is not known.
 func OverridePath(user, endpoint string) string {
 	return pathOfShown("/api/v1/overrides/", user, "", endpoint)
 }
 
-// UnblockPath is the path that lets a user in. The user is given as for PathOfShown.
+// UnblockPath is the path that lets a user in. The user is given as for OverridePath.
 func UnblockPath(user, endpoint string) string {
 	return pathOfShown(userPath, user, "/unblock", endpoint)
 }
@@ -60,6 +55,11 @@ func path(before, user, after, endpoint, by string) string {
 		p += "?" + q.Encode()
 	}
 	return p
+}
+
+// DecisionsPath is the stream of the decisions about a user.
+func DecisionsPath(user string) string {
+	return "/api/v1/policies?kind=throttle,block,unblock,override&user=" + url.QueryEscape(user)
 }
 
 // JobPath is where a background job is, by River's id.

@@ -19,21 +19,3 @@ func TestUnblockPath(t *testing.T) {
 		}
 	}
 }
-
-func TestPathOfShown(t *testing.T) {
-	hash := strings.Repeat("0A", 32)
-	for _, tt := range []struct{ user, endpoint, want string }{
-		{"alice", "", "/api/v1/users/alice"},
-		{"alice", "api", "/api/v1/users/alice?endpoint=api"},
-		{"~" + hash, "", "/api/v1/users/~" + hash + "?by=key"},
-		{"~" + hash, "api", "/api/v1/users/~" + hash + "?by=key&endpoint=api"},
-		{hash, "", "/api/v1/users/" + hash},
-		{"~" + hash[1:], "", "/api/v1/users/~" + hash[1:]},
-		{"~" + strings.ToLower(hash), "", "/api/v1/users/~" + strings.ToLower(hash)},
-		{"~", "", "/api/v1/users/~"},
-	} {
-		if got := PathOfShown(tt.user, tt.endpoint); got != tt.want {
-			t.Errorf("PathOfShown(%q, %q) = %s, want %s", tt.user, tt.endpoint, got, tt.want)
-		}
-	}
-}

@@ -115,11 +115,16 @@ func (a *Client) doRequest(ctx context.Context, req *http.Request, answer any) e
 	if err != nil {
 		return a.failed(ctx, err)
 	}
+	return a.readAnswer(res, body, answer)
+}
+
+// readAnswer decodes an answer, or says why it is none.
+func (a *Client) readAnswer(res *http.Response, body []byte, answer any) error {
 	var told struct {
 		api.From
 		Error string `json:"error"`
 	}
-	err = json.Unmarshal(body, &told)
+	err := json.Unmarshal(body, &told)
 	ok := res.StatusCode == http.StatusOK || res.StatusCode == http.StatusAccepted
 	switch {
 	case res.StatusCode == http.StatusUnauthorized:

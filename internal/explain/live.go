@@ -153,3 +153,25 @@ func dryRun(mode string) string {
 }
 
 func formatTime(t time.Time) string { return t.UTC().Format("15:04:05.000") }
+
+// WriteDecision prints one event of the stream of decisions as a line.
+func WriteDecision(w io.Writer, e api.Event) error {
+	line := e.Time.UTC().Format("2006-01-02T15:04:05.000Z07:00") + " " + terminal.QuoteName(string(e.Kind))
+	if e.Limit != "" {
+		line += fmt.Sprintf(" %s (%s)", terminal.QuoteName(e.Limit), terminal.QuoteName(string(e.Reason)))
+	}
+	if e.Until != nil {
+		line += " until " + formatTime(*e.Until)
+	}
+	if e.Mode == "dry-run" {
+		line += ", dry-run: nobody is refused"
+	}
+	if e.Note != "" {
+		line += ": " + terminal.Printable(e.Note)
+	}
+	if e.Count > 0 {
+		line += fmt.Sprintf(" %d decisions: they came too fast", e.Count)
+	}
+	_, err := fmt.Fprintln(w, line)
+	return err
+}

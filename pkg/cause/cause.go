@@ -3,7 +3,7 @@
 // says which part of the system decided so, from which count.
 //
 // The same word stands in the access log (cause) and in the metric sluice_refusals_total; the API's
-// decisions and sluice watch have it of the refusals by HAProxy that follow from them. The constant is used where the decision is made, so
+// decisions have it of the refusals by HAProxy that follow from them. The constant is used where the decision is made, so
 // a search for it leads from a log line to the code. docs/limits.md explains each word.
 package cause
 
