@@ -24,7 +24,7 @@ const (
 	gigabit = 125_000_000 // bytes per second
 )
 
-// randomUsers is a limit file of about 20 MB whose names say as much as they are long, as hidden ones do.
+// randomUsers is a limit file of about 20 MB whose names say as much as they are long.
 func randomUsers() string {
 	var b strings.Builder
 	b.WriteString("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 100000}}, pro: {requests: {GET: 200000}}}\nusers:\n")

@@ -18,7 +18,6 @@ type Config struct {
 	Runtime        string        // SLUICE_RUNTIME: path of the socket by which the agent takes credit back
 	Stats          string        // SLUICE_STATS: path of the stats socket; zero: none
 	Instance       string        // SLUICE_INSTANCE: what the access log calls this HAProxy; zero: the host's name
-	KeySecret      string        // SLUICE_KEY_SECRET: hides users' names, as limits.Secrets.Current has it; zero: names are sent
 	Unreadable     string        // SLUICE_UNREADABLE: "share" or "deny"
 	RefuseStatus   int           // SLUICE_REFUSE_STATUS: 429 or 503
 	VerdictTimeout time.Duration // SLUICE_VERDICT_TIMEOUT, in whole milliseconds
@@ -55,7 +54,6 @@ func (c Config) env() ([]string, error) {
 		{"SLUICE_RUNTIME", c.Runtime},
 		{"SLUICE_STATS", c.Stats},
 		{"SLUICE_INSTANCE", c.Instance},
-		{"SLUICE_KEY_SECRET", c.KeySecret},
 		{"SLUICE_UNREADABLE", c.Unreadable},
 		{"SLUICE_REFUSE_STATUS", unlessZero(int64(c.RefuseStatus), "")},
 		{"SLUICE_VERDICT_TIMEOUT", unlessZero(c.VerdictTimeout.Milliseconds(), "ms")},

@@ -144,28 +144,6 @@ func TestCreditByDefaultIsNotForAll(t *testing.T) {
 	asks("of another generation")
 }
 
-// With hidden names the keys that the agent has named are hidden ones, too.
-func TestCreditByDefaultOfHiddenNames(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", KeySecret: keySecret}})
-	r.byDefault(t, map[string]uint32{"GET": 3})
-	r.setDefault(t, map[string]uint32{hiddenKey(t, "named"): 1})
-	for user, want := range map[string]bool{"alice": true, strings.Repeat("n", 1000): true, "10.1.2.3": true, "named": false, "": false} {
-		if got := r.admitted(t, httpGET("/", "X-User: "+user)); got != want {
-			t.Errorf("%.20q: admitted by HAProxy itself %v, want %v", user, got, want)
-		}
-	}
-	if e := r.entry(t, hiddenKey(t, "alice")); e["gpt0"] != generation || e["gpt8"] != 3 {
-		t.Errorf("entry %v", e)
-	}
-	r.setDefault(t, map[string]uint32{"~addresses": 1})
-	for user, want := range map[string]bool{"bob": true, "10.1.2.4": false, "2001:db8::1": false, "x10.1.2.3": true} {
-		if got := r.admitted(t, httpGET("/", "X-User: "+user)); got != want {
-			t.Errorf("with a tier for addresses: %q admitted %v, want %v", user, got, want)
-		}
-	}
-}
-
 // A request that makes an entry while the agent withdraws the user's credit, of which it may have
 // been told by others, leaves an entry without credit behind, and is asked about.
 func TestCreditByDefaultIsWithdrawnMeanwhile(t *testing.T) {

@@ -398,7 +398,7 @@ func TestCreditOnlyOfNamesThatAreKeys(t *testing.T) {
 	}
 }
 
-// At an endpoint, and with a secret, the key is the one that the agent was asked about.
+// At an endpoint the key is the one that the agent was asked about.
 func TestCreditKeys(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -407,8 +407,6 @@ func TestCreditKeys(t *testing.T) {
 		key    func(r *rig) string
 	}{
 		{"endpoint", Config{Identify: "header:X-User", Env: []string{"SLUICE_ENDPOINT=api"}}, func(*rig) string { return "@api/alice" }},
-		{"secret", Config{Identify: "header:X-User", KeySecret: keySecret}, nil},
-		{"secret at an endpoint", Config{Identify: "header:X-User", KeySecret: keySecret, Env: []string{"SLUICE_ENDPOINT=api"}}, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()

@@ -69,8 +69,7 @@ func TestShippedFilesAreValid(t *testing.T) {
 	}{
 		{"as it is", here, "haproxy.cfg", nil},
 		{"from another folder", "/", filepath.Join(here, "haproxy.cfg"), []string{"SLUICE_CFG_DIR=" + here}},
-		{"everything set", "/", filepath.Join(here, "haproxy.cfg"), append(all, "SLUICE_KEY_SECRET="+keySecret)},
-		{"everything set but a secret", "/", filepath.Join(here, "haproxy.cfg"), all},
+		{"everything set", "/", filepath.Join(here, "haproxy.cfg"), all},
 		{"without credit", here, "haproxy.cfg", []string{"SLUICE_CREDIT=off"}},
 		{"everything set, without credit", "/", filepath.Join(here, "haproxy.cfg"), append(all, "SLUICE_CREDIT=off")},
 	} {

@@ -23,7 +23,6 @@ type options struct {
 	Margin int    `name:"concurrent-margin" help:"How far, in percent of the limit, a blocked user's requests in progress must fall before the user is unblocked; at least one request." default:"5" placeholder:"PERCENT" env:"SLUICE_CONCURRENT_MARGIN"`
 
 	cli.UserMetrics `embed:""`
-	KeySecret       cli.KeySecret  `embed:""`
 	JobWorkers      cli.JobWorkers `embed:""`
 
 	cli.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
@@ -67,7 +66,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 	}
 	log := o.Logger(os.Stderr)
 	registry := cli.NewRegistry()
-	watcher, err := limitwatch.NewHidden(o.Limits, o.KeySecret.File, log, registry)
+	watcher, err := limitwatch.New(o.Limits, log, registry)
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,6 @@ type check struct {
 	Files []string `arg:"" name:"file" help:"Limit files to check." predictor:"file"`
 	Users bool     `help:"Also print the limits of each user whom a file names, sorted by name."`
 	Quiet bool     `short:"q" help:"Print errors only."`
-
-	KeySecretFile string `help:"Also check whether users' names can be hidden with the secrets of this file, as polygen's flag of the same name does." placeholder:"FILE" predictor:"file"`
 }
 
 // Help tells what the command prints and when it fails.
@@ -23,8 +21,6 @@ func (*check) Help() string {
 	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, workers of queues and those for a tier or a user alone, who is exempt, what each address of clients may do), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and background jobs, which have a line for all tiers if the file says nothing of them: workers that read it then go by the names of tiers. What else is not listed is not limited. Endpoints where a tier has other limits follow it, then its limits over all endpoints together. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with their tier and their limits after their overrides, as they are now.
 
 Files of users_from are checked with the file that names them: give only that one.
-
-With --key-secret-file, patterns of users are errors, because keys that hide names match none, and the version is that of the limits which polygen publishes then.
 
 For each error, prints file:line:column, what is wrong and what would be valid, to standard error. The exit code is 1 if any file has an error, else 0.`
 }
@@ -34,9 +30,6 @@ func (c *check) execute(stdout, stderr io.Writer) int {
 	w := bufio.NewWriter(stdout)
 	for _, path := range c.Files {
 		r, err := limitcheck.New(w, path, time.Now())
-		if err == nil && c.KeySecretFile != "" {
-			err = r.Hide(c.KeySecretFile)
-		}
 		if err != nil {
 			fmt.Fprintln(stderr, err)
 			code = 1

@@ -28,7 +28,6 @@ type up struct {
 	OnRedisLoss  string        `help:"While Redis is lost: hold (each instance enforces its part of each limit) or open." enum:"hold,open" default:"hold" placeholder:"WHAT"`
 
 	cli.UserMetrics `embed:""`
-	KeySecret       cli.KeySecret  `embed:""`
 	JobWorkers      cli.JobWorkers `embed:""`
 
 	cli.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
@@ -44,7 +43,7 @@ func (u *up) execute(stdout, stderr io.Writer) int {
 	err := runup.Run(ctx, runup.Options{
 		Limits: u.Limits, Origin: u.Origin, Listen: u.Listen, Instances: u.Instances, Redis: u.Redis,
 		Identify: u.Identify, Admin: u.Address, Access: u.Access(), HAProxy: u.HAProxy, Unreadable: u.Unreadable, Refuse: u.RefuseStatus,
-		Metrics: polygen.UserMetrics(u.UserMetrics), KeySecrets: u.KeySecret.File, JobWorkers: u.JobWorkers.Addresses, JobAccess: u.JobWorkers.Access(),
+		Metrics: polygen.UserMetrics(u.UserMetrics), JobWorkers: u.JobWorkers.Addresses, JobAccess: u.JobWorkers.Access(),
 		MaxWait: u.MaxWait, OnLoss: spoa.OnLoss(u.OnRedisLoss),
 		Stdout: stdout, Stderr: stderr, Logger: u.Logger(stderr), Reload: hangups,
 	})

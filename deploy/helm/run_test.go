@@ -158,7 +158,7 @@ func (p *pod) endsGracefully(t *testing.T, url string, slow chan struct{}) {
 	}
 }
 
-// With all that a Redis may ask for, names hidden, and metrics for others.
+// With all that a Redis may ask for, and metrics for others.
 func TestChartRunsWithSecrets(t *testing.T) {
 	const token = "0123456789abcdef"
 	secure := proctest.NewSecureRedis(t)
@@ -175,14 +175,11 @@ redis:
   polygenUser: sluice-polygen
   passwords: {secret: redis}
   tls: {enabled: true, caSecret: redis-tls, certSecret: redis-tls}
-hideNames: {secret: names}
 metrics: {enabled: true, tlsSecret: redis-tls, tokenSecret: token}
 `, address)
-	const name = "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2U="
 	k := newKubelet(t, values, map[string]map[string]string{
 		"redis":     {"agent": "sluice-agent\n", "polygen": "sluice-polygen\n"},
 		"redis-tls": {"ca.crt": readFile(t, secure.CA), "tls.crt": readFile(t, secure.Cert), "tls.key": readFile(t, secure.Key)},
-		"names":     {"current": name, "secrets": name + "\n"},
 		"token":     {"token": token},
 	})
 	polygen := k.start(t, "polygen")
@@ -190,7 +187,7 @@ metrics: {enabled: true, tlsSecret: redis-tls, tokenSecret: token}
 	awaitLimited(t, url, "mary", `"GET";q=10;w=1`)
 
 	for at, want := range map[string]string{
-		"https://" + polygen.address(polygen.container("polygen"), "polygen"): `sluice_user_limit{.*user="~[^"]+`,
+		"https://" + polygen.address(polygen.container("polygen"), "polygen"): `sluice_user_limit{.*user="mary"`,
 		"https://" + edge.address(edge.container("agent"), "agent"):           `sluice_redis_lost 0`,
 		"http://" + edge.address(edge.container("haproxy"), "haproxy"):        `haproxy_process_uptime_seconds \d`,
 	} {

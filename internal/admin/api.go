@@ -192,7 +192,7 @@ func parseUser(path string, q url.Values) (question, error) {
 		return question{}, fmt.Errorf("%.60q is no user's name: want it with a slash as %%2F, and every other byte escaped that needs it", path)
 	}
 	u := question{user: user, endpoint: q.Get("endpoint")}
-	// Lists have keys where names are hidden, and a key may look like a name.
+	// A key may look like a name.
 	switch by := q.Get("by"); by {
 	case "", "name":
 	case "key":

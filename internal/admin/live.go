@@ -64,7 +64,7 @@ func serveEvents(live Live) http.HandlerFunc {
 			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
 			return
 		}
-		// By name the user may have several keys, while HAProxies change over to another secret.
+		// Answers to questions by name have the name.
 		of := live.Events
 		if u.isKey {
 			of = live.EventsOfKey

@@ -81,10 +81,6 @@ type User struct {
 	Endpoints  []string   `json:"endpoints"`   // other endpoints where the user was seen, sorted; "" is everywhere else
 	Seen       *time.Time `json:"seen"`        // when the user was last heard of; null: never, or too long ago
 
-	// Others are the same user by keys made with other secrets, if requests came by those
-	// keys too: while HAProxies change over from one secret to another.
-	Others []Name `json:"others,omitempty"`
-
 	// Started is the requests per second that were admitted, limited or not: by verb and
 	// operation class, and of all together by "*". Absent if there were none lately.
 	Started map[string]float64 `json:"started,omitempty"`

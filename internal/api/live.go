@@ -145,8 +145,6 @@ type Filter struct {
 	User  string      // at whatever endpoint; "" is all events
 	IsKey bool        // User is the user's key, not the name
 	Kinds []EventKind // none are all
-
-	others []string // the same user's keys by other secrets
 }
 
 // Passes reports whether an event is wanted.
@@ -154,15 +152,13 @@ func (f Filter) Passes(e *Event) bool {
 	if len(f.Kinds) > 0 && !slices.Contains(f.Kinds, e.Kind) {
 		return false
 	}
-	return f.User == "" || e.Name != nil && (e.User == f.User || slices.Contains(f.others, e.User))
+	return f.User == "" || e.Name != nil && e.User == f.User
 }
 
-// By is the filter with the user's keys in place of the name, as a set knows them: events
-// have keys only.
-func (f Filter) By(set *limits.Set) Filter {
+// ByKey is the filter with the user's key in place of the name: events have keys only.
+func (f Filter) ByKey() Filter {
 	if f.User != "" && !f.IsKey {
-		keys := set.Keys(f.User)
-		f.User, f.others, f.IsKey = keys[0], keys[1:], true
+		f.User, f.IsKey = limits.KeyOf(f.User), true
 	}
 	return f
 }

@@ -21,7 +21,7 @@ import (
 func (q Question) writeLive(out io.Writer, u api.User, version string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", terminal.QuoteName(u.Polygen), q.Admin, apiclient.DescribeRole(u.From), terminal.QuoteName(u.Version))
-	if u.Version != version && !limits.IsHidden(u.User) { // else it is that of the file with keys in place of names
+	if u.Version != version {
 		fmt.Fprintf(w, "  these are not those of %s, which has version %s: the use below is against polygen's\n", q.File, version)
 	}
 	if u.Seen == nil {

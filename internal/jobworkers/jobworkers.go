@@ -107,7 +107,7 @@ func (w *Workers) Jobs(ctx context.Context, n int) api.Jobs {
 		w.length, w.asked = length, time.Now()
 	}
 	answer := w.answer
-	// Copies, for the caller hides names in what it is given.
+	// Copies, because the caller adds to each user.
 	answer.Users, answer.Workers = slices.Clone(answer.Users[:min(n, len(answer.Users))]), slices.Clone(answer.Workers)
 	return answer
 }

@@ -4,7 +4,6 @@ package limitcheck
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -22,8 +21,6 @@ type Report struct {
 	now   time.Time
 	ends  *terms.Ends
 	lines map[described]string // of the last ones
-
-	version string // of what is published
 }
 
 // New reads a limit file, with its files of users. An error says where it is wrong.
@@ -40,34 +37,14 @@ func New(w io.Writer, path string, now time.Time) (*Report, error) {
 	return &Report{
 		// The ends are of the set of all times, in which nothing has ended: what is over is listed as well.
 		w: w, files: files, set: set.At(now), now: now,
-		ends: terms.NewEnds(set), lines: map[described]string{}, version: set.Version(),
+		ends: terms.NewEnds(set), lines: map[described]string{},
 	}, nil
-}
-
-// Hide sees whether users' names can be hidden with the secrets of a file; the version is
-// then that of the limits with keys in place of names.
-func (r *Report) Hide(path string) error {
-	file, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("key secret file: %w", err)
-	}
-	secrets, err := limits.ParseSecrets(file)
-	if err != nil {
-		return fmt.Errorf("key secret file %s: %w", path, err)
-	}
-	// As polygen does it, so that what it would refuse is known before the file is in use.
-	hidden, err := limitfile.Hide(r.set, secrets)
-	if err != nil {
-		return err
-	}
-	r.version = hidden.Version()
-	return nil
 }
 
 // WriteSummary writes what the file says of everybody, and of each tier.
 func (r *Report) WriteSummary() {
 	set := r.set
-	r.writeLine("%s: ok, version %s, %d tier(s), %d user(s) named", r.files.Paths[0], r.version, len(set.TierNames()), set.UserCount())
+	r.writeLine("%s: ok, version %s, %d tier(s), %d user(s) named", r.files.Paths[0], set.Version(), len(set.TierNames()), set.UserCount())
 	switch set.Mode() {
 	// In capitals, because it is the one line that tells that nothing below it has an effect.
 	case limits.DryRun:

@@ -58,13 +58,6 @@ users:
 		t.Errorf("the report (-want +got):\n%s", diff)
 	}
 
-	secret := "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2U="
-	if err := r.Hide(write("secrets", secret+"\n")); err != nil || r.version == r.set.Version() {
-		t.Errorf("Hide() = %v, version %s, want another one than that of the file", err, r.version)
-	}
-	if err := r.Hide(write("bad", "x\n")); err == nil || !strings.HasPrefix(err.Error(), "key secret file "+dir+"/bad: ") {
-		t.Errorf("Hide() of no secret = %v", err)
-	}
 	if _, err := New(&out, write("bad.yaml", "version: 2\n"), time.Now()); err == nil || !strings.HasPrefix(err.Error(), dir+"/bad.yaml:1:") {
 		t.Errorf("New() = %v, want file, line and column", err)
 	}

@@ -7,13 +7,11 @@ package limitwatch
 import (
 	"context"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/metric"
-	"github.com/sluice-qos/sluice/internal/secretfile"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
@@ -30,7 +28,6 @@ const (
 type Watcher struct {
 	*limitfile.Loader
 	path    string
-	secrets string // path of the secrets that hide users' names; "" for none
 	log     *slog.Logger
 	wake    chan struct{} // Reload has a new set for Run to announce
 	metrics metrics
@@ -48,20 +45,13 @@ type metrics struct {
 // New loads the file. A file that cannot be loaded is an error: there is no good
 // set yet to go on with. Nothing is watched before Run.
 func New(path string, log *slog.Logger, reg prometheus.Registerer) (*Watcher, error) {
-	return NewHidden(path, "", log, reg)
-}
-
-// NewHidden is New for sets in which users' names are hidden by the secrets of a file (see
-// limits.Secrets), which is watched like the limit file. "" hides none.
-func NewHidden(path, secrets string, log *slog.Logger, reg prometheus.Registerer) (*Watcher, error) {
 	factory := metric.With(reg)
 	w := &Watcher{
-		Loader:  limitfile.NewLoader(path, secrets),
-		path:    path,
-		secrets: secrets,
-		log:     log,
-		wake:    make(chan struct{}, 1),
-		poll:    pollInterval,
+		Loader: limitfile.NewLoader(path),
+		path:   path,
+		log:    log,
+		wake:   make(chan struct{}, 1),
+		poll:   pollInterval,
 		metrics: metrics{
 			reloads: factory.Counters("sluice_limits_reloads_total",
 				"Loads of the limit file, the first one included, by result: changed, unchanged or failed.", "result"),
@@ -129,21 +119,13 @@ func (w *Watcher) loadChanged() {
 	set := w.Set()
 	switch result {
 	case limitfile.Changed:
-		w.log.Info("limit file loaded", append([]any{"path", w.path, "version", set.Version(), "version_before", before,
-			"tiers", len(set.TierNames()), "users", set.UserCount()}, secretsOf(set)...)...)
+		w.log.Info("limit file loaded", "path", w.path, "version", set.Version(), "version_before", before,
+			"tiers", len(set.TierNames()), "users", set.UserCount())
 	case limitfile.Unchanged:
 		w.log.Info("limit file is good again", "path", w.path, "version", set.Version())
 	case limitfile.Failed:
 		w.log.Error("limit file refused, the last good one stays", "path", w.path, "version", set.Version(), "error", err)
 	}
-}
-
-// secretsOf says in the log which secrets hide users' names.
-func secretsOf(set *limits.Set) []any {
-	if set.Secrets() == nil {
-		return nil
-	}
-	return []any{"secrets", strings.Join(set.Secrets().IDs(), ",")}
 }
 
 // loadFiles loads the files, and counts what came of it.
@@ -156,10 +138,6 @@ func (w *Watcher) loadFiles(asked bool) (limitfile.Outcome, error) {
 	case limitfile.Failed:
 		w.metrics.valid.Set(0)
 	case limitfile.Changed:
-		// Each time, because the rights of the file may have changed with it.
-		if w.secrets != "" {
-			secretfile.WarnOfReaders(w.log, w.secrets)
-		}
 		select {
 		// Without waiting: Run may be in changed, which may take its time.
 		case w.wake <- struct{}{}:

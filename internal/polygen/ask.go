@@ -2,11 +2,9 @@ package polygen
 
 import (
 	"cmp"
-	"context"
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
@@ -118,30 +116,14 @@ func (p *Polygen) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
 // User returns what is known of a user, given by name.
 func (p *Polygen) User(name, endpoint string) api.User {
 	set := p.set.Load()
-	key, others := p.findKey(set, name, endpoint)
-	out := p.userOfKey(key, endpoint)
-	// Where names are hidden only the key leaves polygen.
-	if !hidesName(set, name) {
-		out.Name = api.NameAt(name, endpoint)
-	}
-	for _, other := range others {
-		out.Others = append(out.Others, api.NameOfKey(limits.EndpointKey(endpoint, other)))
-	}
-	p.dashboard.origins.tellOf(set, name, &out)
+	out := p.UserOfKey(limits.KeyOf(name), endpoint)
+	out.Name = api.NameAt(name, endpoint)
+	tellOrigin(limitfile.OriginAt(set, endpoint, name), &out)
 	return out
 }
 
 // UserOfKey returns what is known of a user, given by the key that the cluster knows.
 func (p *Polygen) UserOfKey(key, endpoint string) api.User {
-	out := p.userOfKey(key, endpoint)
-	// Any other user has a name to ask by, and in the file nothing is found by the hash of a name.
-	if limits.IsHidden(key) {
-		p.dashboard.origins.tellOf(p.set.Load(), key, &out)
-	}
-	return out
-}
-
-func (p *Polygen) userOfKey(key, endpoint string) api.User {
 	wire := limits.EndpointKey(endpoint, key)
 	p.recallCosts([]string{wire})
 	replies, missing := p.askOthers(p.partsOf([]byte(wire)), question{Users: [][]byte{[]byte(wire)}, Now: true})
@@ -164,81 +146,7 @@ func (p *Polygen) Instances() api.Instances {
 	return api.Instances{From: p.answerHead(), Instances: list}
 }
 
-// maxWhere bounds the users of whom polygen remembers where their limits come from.
-const maxWhere = 64
-
-// origins remembers where users' limits come from, because finding it out by a hidden key means making
-// the keys of all users. Only one question at a time does so; others are answered without it
-// meanwhile. The zero value remembers nothing.
-type origins struct {
-	mu     sync.Mutex
-	set    *limits.Set
-	users  map[named]limitfile.Origin
-	wanted atomic.Pointer[unknownOrigin] // the last question of a live answer, which cannot wait
-}
-
-type unknownOrigin struct {
-	set *limits.Set
-	named
-}
-
-type named struct{ endpoint, user string }
-
-// tellOf adds where the limits of a user come from. The user is named as for limitfile.OriginAt.
-func (w *origins) tellOf(set *limits.Set, user string, out *api.User) {
-	// One question at a time may take seconds of a processor. The others are answered without it: the limits are
-	// the answer, and where they come from a help.
-	if !w.mu.TryLock() {
-		return
-	}
-	defer w.mu.Unlock()
-	// To begin anew is simpler than to choose whom to forget, and somebody who looks asks for one user again and again.
-	if w.set != set || len(w.users) >= maxWhere {
-		w.set, w.users = set, make(map[named]limitfile.Origin)
-	}
-	who := named{out.Endpoint, user}
-	o, ok := w.users[who]
-	if !ok {
-		o = limitfile.OriginAt(set, who.endpoint, who.user)
-		w.users[who] = o
-	}
-	tellOrigin(o, out)
-}
-
-// tellIfKnown is tellOf, without waiting: an origin that is not known yet is found out by findWanted, for
-// the next answer.
-func (w *origins) tellIfKnown(set *limits.Set, out *api.User) {
-	who := named{out.Endpoint, out.User}
-	// The lock of live is held here: to wait would hold up the answers of all streams.
-	if w.mu.TryLock() {
-		o, ok := w.users[who]
-		ok = ok && w.set == set
-		w.mu.Unlock()
-		if ok {
-			tellOrigin(o, out)
-			return
-		}
-	}
-	w.wanted.Store(&unknownOrigin{set, who})
-}
-
-// findWanted finds out what live answers want to know, until ctx ends.
-func (w *origins) findWanted(ctx context.Context) error {
-	ticker := time.NewTicker(topFor)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		// The last question alone: live answers ask again every second, so each has its turn.
-		if u := w.wanted.Swap(nil); u != nil {
-			w.tellOf(u.set, u.user, &api.User{Name: api.Name{Endpoint: u.endpoint}})
-		}
-	}
-}
-
+// tellOrigin adds where the limits of a user come from.
 func tellOrigin(o limitfile.Origin, out *api.User) {
 	if o.User > 0 {
 		out.Entry = &api.Entry{File: o.File, Line: o.User, Pattern: o.Pattern, Comment: o.Comment, Then: o.Then, Expired: o.Expired}

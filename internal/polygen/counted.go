@@ -145,10 +145,8 @@ func (m *metrics) countEvents(tiers map[string]bool, of bus.EventsOf) {
 // Events returns what started and ended of a user, by their name, in the last seconds.
 // The error is a api.ErrUnavailable if Redis does not answer.
 func (p *Polygen) Events(ctx context.Context, name, endpoint string) (api.Events, error) {
-	set := p.set.Load()
-	key, _ := p.findKey(set, name, endpoint)
-	out, err := p.EventsOfKey(ctx, key, endpoint)
-	if err == nil && !hidesName(set, name) {
+	out, err := p.EventsOfKey(ctx, limits.KeyOf(name), endpoint)
+	if err == nil {
 		out.Name = api.NameAt(name, endpoint)
 	}
 	return out, err

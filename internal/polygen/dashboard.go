@@ -3,7 +3,6 @@ package polygen
 import (
 	"log/slog"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -31,25 +30,23 @@ const (
 
 // dashboard is what people may ask about. What decides does not need it.
 type dashboard struct {
-	mu      sync.Mutex
-	set     *limits.Set // the set that the view has
-	shards  parts.Shards
-	kept    parts.Set // the parts whose users the view and the histories have
-	learns  learning
-	view    *view.View
-	past    *view.Histories
-	fleet   fleet
-	origins origins
-	tops    tops
+	mu     sync.Mutex
+	set    *limits.Set // the set that the view has
+	shards parts.Shards
+	kept   parts.Set // the parts whose users the view and the histories have
+	learns learning
+	view   *view.View
+	past   *view.Histories
+	fleet  fleet
+	tops   tops
 
 	// These belong to decide.
-	droppedUsers, droppedCosts, droppedUnknown uint64                     // what the metrics were last set to
-	told, toldSecrets                          time.Time                  // when the log last told of unknown users, and of foreign secrets
-	reports                                    map[limits.SecretOf]uint64 // what the metrics were last set to
+	droppedUsers, droppedCosts, droppedUnknown uint64    // what the metrics were last set to
+	told                                       time.Time // when the log last told of unknown users
 }
 
 func newDashboard(set *limits.Set, shards parts.Shards) *dashboard {
-	return &dashboard{set: set, shards: shards, kept: parts.All, learns: learning{span: learnFor}, view: view.New(set, maxKnownUsers, maxUnknown), past: view.NewHistories(maxHistories), reports: map[limits.SecretOf]uint64{}}
+	return &dashboard{set: set, shards: shards, kept: parts.All, learns: learning{span: learnFor}, view: view.New(set, maxKnownUsers, maxUnknown), past: view.NewHistories(maxHistories)}
 }
 
 // lockDashboard returns the dashboard, locked, with the limits in force and the users who are known now.
@@ -175,13 +172,10 @@ func (p *Polygen) review(now time.Time) {
 	droppedUsers, droppedCosts, droppedUnknown := s.view.Dropped()
 	var names []string
 	if unknown > 0 && (s.told.IsZero() || now.Sub(s.told) >= unknownEvery) {
-		// Where names are hidden, a name that came all the same must not be in the log.
-		names = slices.DeleteFunc(s.view.Newest(unknownNamed), func(key string) bool { return s.set.SecretOf(key) == limits.NoSecret })
+		names = s.view.Newest(unknownNamed)
 	}
-	reports := s.view.Reports()
 	// The log may be a pipe that nobody reads for a while: whoever waits for it must not hold the lock.
 	s.mu.Unlock()
-	p.tellSecrets(now, reports)
 
 	p.metrics.throttledUsers.Set(float64(p.throttledUsers.countWithin(now, time.Second)))
 	// The view counts since it was made, and Prometheus wants what is new.

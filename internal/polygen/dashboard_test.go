@@ -100,17 +100,6 @@ func TestAnswersOfNobody(t *testing.T) {
 	}
 }
 
-// What the origins are remembered of is bounded.
-func TestOriginsAreBounded(t *testing.T) {
-	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
-	for i := range 3 * maxWhere {
-		g.User(fmt.Sprint(i), "")
-		if n := len(g.dashboard.origins.users); n > maxWhere {
-			t.Fatalf("the origins of %d users are remembered, want at most %d", n, maxWhere)
-		}
-	}
-}
-
 // safeBuffer is a log that is written and read at the same time.
 type safeBuffer struct {
 	mu sync.Mutex

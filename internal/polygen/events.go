@@ -70,7 +70,7 @@ func (p *Polygen) Policies(f api.Filter) (messages <-chan *api.Message, stop fun
 	if err := p.streams.acquire(); err != nil {
 		return nil, nil, err
 	}
-	r := &reader{filter: f.By(p.set.Load()), messages: make(chan *api.Message, maxUnread)}
+	r := &reader{filter: f.ByKey(), messages: make(chan *api.Message, maxUnread)}
 	e := &p.events
 	e.mu.Lock()
 	e.readers = append(e.readers, r)

@@ -14,12 +14,8 @@ const maxHistories = 512
 // History returns what a user, by their name, used in the last seconds. It is remembered
 // from the first question on, if it was not before.
 func (p *Polygen) History(name, endpoint string) api.History {
-	set := p.set.Load()
-	key, _ := p.findKey(set, name, endpoint)
-	out := p.HistoryOfKey(key, endpoint)
-	if !hidesName(set, name) {
-		out.Name = api.NameAt(name, endpoint)
-	}
+	out := p.HistoryOfKey(limits.KeyOf(name), endpoint)
+	out.Name = api.NameAt(name, endpoint)
 	return out
 }
 

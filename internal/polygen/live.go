@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/polygen/view"
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 const (
@@ -52,13 +52,7 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 	if err := p.streams.acquire(); err != nil {
 		return nil, nil, err
 	}
-	// Once, not with each answer: it may mean to ask the other polygens.
-	if set := p.set.Load(); q.User != "" && !q.IsKey && hidesName(set, q.User) {
-		q.User, _ = p.findKey(set, q.User, q.Endpoint)
-		q.IsKey = true
-	}
-	// Asked once here, where the limits come from is known for the answers, which do not
-	// wait for it, and so is what another polygen knows of the user.
+	// Asked once here, what another polygen knows of the user is known for the answers, which do not wait for it.
 	var user api.User
 	switch {
 	case q.User != "" && !q.IsKey:
@@ -239,9 +233,7 @@ func (p *Polygen) userLately(q api.Question) *api.User {
 	out.From = p.answerHead()
 	if !q.IsKey {
 		out.Name = api.NameAt(q.User, q.Endpoint)
-	}
-	if !q.IsKey || limits.IsHidden(q.User) {
-		p.dashboard.origins.tellIfKnown(p.set.Load(), &out)
+		tellOrigin(limitfile.OriginAt(p.set.Load(), q.Endpoint, q.User), &out)
 	}
 	return &out
 }

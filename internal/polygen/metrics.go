@@ -41,17 +41,9 @@ type reportMetrics struct {
 	starts         prometheus.Counter
 	clusterStarted *prometheus.CounterVec // tier, class
 	clusterEnded   *prometheus.CounterVec // tier
-	reports        *prometheus.CounterVec // secret
 }
 
 func newReportMetrics(f metric.Factory) reportMetrics {
-	reports := f.Counters("sluice_reports_by_secret_total",
-		"Reports of users, by the secret that hides their names: current or previous; unknown, which polygen does not have; or missing, for a name although polygen has a secret. Where no names are hidden there are none.", "secret")
-	// All from the start: rate() does not see the first value of a series that begins with it, and one report
-	// by a foreign secret is what an alert is about.
-	for _, secret := range []limits.SecretOf{limits.CurrentSecret, limits.PreviousSecret, limits.UnknownSecret, limits.NoSecret} {
-		reports.WithLabelValues(string(secret))
-	}
 	return reportMetrics{
 		usage: f.Counter("sluice_usage_entries_total",
 			"Changes of the cluster's counts that polygen was told of: of keys with half of their limits used, of some others of longer windows, and of what requests cost."),
@@ -65,7 +57,6 @@ func newReportMetrics(f metric.Factory) reportMetrics {
 			"Requests that all instances have admitted, limited or not, by their users' tier, and by class: each counts for its verb, and for its operation class if it has one. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.", "tier", "class"),
 		clusterEnded: f.Counters("sluice_cluster_requests_ended_total",
 			"Requests of all instances that have ended, however they ended, by their users' tier. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.", "tier"),
-		reports: reports,
 	}
 }
 

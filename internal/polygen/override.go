@@ -36,12 +36,9 @@ func overrideAnswer(o limits.Override) api.UserOverride {
 
 // Override sets an override, in place of the one that the user has.
 func (p *Polygen) Override(ctx context.Context, a api.OverrideRequest) (api.Override, error) {
-	// By the keys of all secrets, for the user may be known by each; then the name is gone.
-	users := overrideNames(p.set.Load(), a.User)
-	a = p.hideName(a)
 	now := p.clock.Now().UTC().Truncate(time.Millisecond)
 	o := limits.Override{
-		User: users[0], Also: users[1:], Endpoint: a.Endpoint, Limits: a.Limits, Reason: a.Reason, By: strings.ToValidUTF8(a.By, "\ufffd"),
+		User: a.User, Endpoint: a.Endpoint, Limits: a.Limits, Reason: a.Reason, By: strings.ToValidUTF8(a.By, "\ufffd"),
 		Since: now, Until: now.Add(a.For),
 	}
 	var unsafe string
@@ -69,14 +66,12 @@ func (p *Polygen) Override(ctx context.Context, a api.OverrideRequest) (api.Over
 func (p *Polygen) RemoveOverride(ctx context.Context, a api.OverrideRequest) (api.Override, error) {
 	var removed limits.Override
 	var unsafe string
-	users := overrideNames(p.set.Load(), a.User)
-	a = p.hideName(a)
 	err := errByName(a)
 	if err == nil {
 		unsafe, err = p.changeOverrides(ctx, func(s *overrideState) (err error) {
 			var there bool
 			// Said, not passed over: a name that was mistyped would seem to be done.
-			if removed, there = s.find(a.Endpoint, users); !there {
+			if removed, there = s.find(a.Endpoint, a.User); !there {
 				return api.ErrNoOverride
 			}
 			s.remove(removalOf(removed, s.stamp(p.clock.Now())))
@@ -92,7 +87,7 @@ func (p *Polygen) RemoveOverride(ctx context.Context, a api.OverrideRequest) (ap
 
 func errByName(a api.OverrideRequest) error {
 	// Overrides are kept by name, and the key of a long name is its hash.
-	if a.IsKey && !limits.IsHidden(a.User) {
+	if a.IsKey {
 		return errors.New("an override needs the user's name, which the key does not tell")
 	}
 	return nil

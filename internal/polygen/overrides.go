@@ -180,7 +180,7 @@ func (p *Polygen) fetchOverrides(ctx context.Context) error {
 		return nil
 	}
 	theirs = theirs.presentAt(now)
-	merged := known.hidden(h.file).merge(theirs.hidden(h.file))
+	merged := known.merge(theirs)
 	// Each side had room, and both together may not: two polygens wrote while a failover kept them apart.
 	if dropped := merged.fit(); dropped > 0 {
 		h.metrics.surplus.Add(float64(dropped))

@@ -54,8 +54,8 @@ func (s *overrideState) lastUntil() (last time.Time) {
 }
 
 // find returns the override of a user at an endpoint.
-func (s *overrideState) find(endpoint string, users []string) (limits.Override, bool) {
-	i := slices.IndexFunc(s.list, func(o limits.Override) bool { return o.Endpoint == endpoint && o.AppliesTo(users...) })
+func (s *overrideState) find(endpoint, user string) (limits.Override, bool) {
+	i := slices.IndexFunc(s.list, func(o limits.Override) bool { return o.Endpoint == endpoint && o.User == user })
 	if i < 0 {
 		return limits.Override{}, false
 	}
@@ -71,7 +71,7 @@ func (s *overrideState) add(o limits.Override) {
 			return
 		}
 	}
-	before, there := s.find(o.Endpoint, namesOf(o))
+	before, there := s.find(o.Endpoint, o.User)
 	if there && compareWrites(before, o) > 0 {
 		before, o = o, before
 	}
@@ -85,7 +85,7 @@ func (s *overrideState) add(o limits.Override) {
 
 // removalOf is the removal of an override at a time.
 func removalOf(o limits.Override, at time.Time) limits.Override {
-	return limits.Override{User: o.User, Also: o.Also, Endpoint: o.Endpoint, Since: at, Until: o.Until}
+	return limits.Override{User: o.User, Endpoint: o.Endpoint, Since: at, Until: o.Until}
 }
 
 // remove takes a removal.
@@ -141,11 +141,11 @@ func (s *overrideState) settle() {
 	// outdoes all earlier writes for as long as it lasts itself, so a removal beside it is of its time, and is
 	// there only if it lasts longer.
 	s.removed = slices.DeleteFunc(s.removed, func(r limits.Override) bool {
-		o, there := s.find(r.Endpoint, namesOf(r))
+		o, there := s.find(r.Endpoint, r.User)
 		return there && !o.Until.Before(r.Until)
 	})
 	for i, r := range s.removed {
-		if o, there := s.find(r.Endpoint, namesOf(r)); there {
+		if o, there := s.find(r.Endpoint, r.User); there {
 			s.removed[i] = removalOf(o, o.Since)
 			s.removed[i].Until = r.Until
 		}
@@ -193,7 +193,5 @@ func compareWrites(a, b limits.Override) int {
 
 // sameUser reports whether two writes are about one user, at one endpoint.
 func sameUser(a, b limits.Override) bool {
-	return a.Endpoint == b.Endpoint && a.AppliesTo(namesOf(b)...)
+	return a.Endpoint == b.Endpoint && a.User == b.User
 }
-
-func namesOf(o limits.Override) []string { return append([]string{o.User}, o.Also...) }

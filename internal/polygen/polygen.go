@@ -173,7 +173,6 @@ func (p *Polygen) Run(ctx context.Context) error {
 		p.readAnswers,
 		p.answerWatchers,
 		p.countEvents,
-		p.dashboard.origins.findWanted,
 	)
 }
 

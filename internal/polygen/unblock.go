@@ -16,15 +16,11 @@ import (
 // one that decides about the user tells the instances.
 func (p *Polygen) Unblock(ctx context.Context, a api.OverrideRequest) (api.Unblocked, error) {
 	set := p.set.Load()
-	// All polygens and agents are told of every key of the user: while HAProxies change over
-	// from one secret to another, each of the keys may be the blocked one.
-	key, keys := a.User, []string{a.User}
+	key := a.User
 	if !a.IsKey {
-		key, _ = p.findKey(set, a.User, a.Endpoint)
-		keys = set.Keys(a.User)
+		key = limits.KeyOf(a.User)
 	}
-	a = p.hideName(a)
-	u := p.userOfKey(key, a.Endpoint)
+	u := p.UserOfKey(key, a.Endpoint)
 	l := set.User(limits.EndpointKey(a.Endpoint, key))
 	out := api.Unblocked{From: u.From, Name: u.Name, InProgress: u.InProgress, Max: l.Concurrent}
 	if !a.IsKey {
@@ -35,12 +31,7 @@ func (p *Polygen) Unblock(ctx context.Context, a api.OverrideRequest) (api.Unblo
 		p.auditWrite(a, time.Time{}, nil, "", err)
 		return out, err
 	}
-	var err error
-	for _, key := range keys {
-		if err == nil {
-			err = p.options.Bus.PublishUnblock(ctx, bus.Unblock{Polygen: p.options.Name, User: limits.EndpointKey(a.Endpoint, key)})
-		}
-	}
+	err := p.options.Bus.PublishUnblock(ctx, bus.Unblock{Polygen: p.options.Name, User: limits.EndpointKey(a.Endpoint, key)})
 	// A message whose answer was lost may have been published: to say that nobody was told would be a guess.
 	if err != nil {
 		err = fmt.Errorf("%w, so nobody was told for certain: %w", api.ErrUnavailable, err)

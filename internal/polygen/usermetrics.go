@@ -153,7 +153,7 @@ func (c *userCollector) userRows() map[string]userUse {
 		return userUse{seen.view.UserLately(now, key), seen.view.RequestRate(now, key)}
 	}
 	// Those of others would be 0 here, beside what their polygens tell of them.
-	keys := slices.DeleteFunc(keysOf(set, c.names), func(key string) bool { return !seen.shards.HasUser(seen.kept, key) })
+	keys := slices.DeleteFunc(keysOf(c.names), func(key string) bool { return !seen.shards.HasUser(seen.kept, key) })
 	// Also without reports: a graph should show 0, not a gap.
 	for _, key := range keys {
 		rows[key] = read(key)
@@ -177,11 +177,10 @@ func (c *userCollector) userRows() map[string]userUse {
 }
 
 // keysOf are the keys of users by their names, sorted.
-func keysOf(set *limits.Set, names []string) []string {
+func keysOf(names []string) []string {
 	var keys []string
 	for _, name := range names {
-		// By the keys of all secrets: while one takes the place of another, the user's use is in both.
-		keys = append(keys, set.Keys(name)...)
+		keys = append(keys, limits.KeyOf(name))
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys)

@@ -50,7 +50,7 @@ func costSet(source string, more ...limits.Cost) *limits.Set {
 		CostUnits: []limits.CostUnit{{Name: "tokens", Default: 100, ByClass: map[string]int64{"PUT": 400}}},
 	}
 	for name, e := range users {
-		content.Users[limits.FileKey(name)] = limits.Named{Entry: uint32(len(content.Entries))}
+		content.Users[limits.Key(name)] = limits.Named{Entry: uint32(len(content.Entries))}
 		content.Entries = append(content.Entries, e)
 	}
 	return limits.NewSet(content)

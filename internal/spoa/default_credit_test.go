@@ -225,24 +225,6 @@ func TestDefaultCreditIsNotOffered(t *testing.T) {
 	}
 }
 
-// With hidden names HAProxy is told the hidden keys of those whom the file names, and nothing of other
-// keys that begin as they do.
-func TestDefaultCreditOfHiddenNames(t *testing.T) {
-	const named, other = "~01234567.0123456789ABCDEF0123456789ABCDEF", "~01234567.00000000000000000000000000000000"
-	synctest.Test(t, func(t *testing.T) {
-		r, f, look := newDefaultRig(t, 1, fmt.Sprintf("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}}, staff: {}}\nusers: {'%s': staff}\n", named))
-		look(8 * time.Second)
-		if _, there := f.rows[named]; !there || f.rows["~"] != r.limiter.credits.generation {
-			t.Errorf("HAProxy knows %v, want %s", f.rows, named)
-		}
-		for key, want := range map[string]bool{named: false, other: true, "~unreadable": false, "~": false} {
-			if got := r.limiter.credits.byDefault.mayHave(time.Now(), key); got != want {
-				t.Errorf("may have credit by default: %s %v, want %v", key, got, want)
-			}
-		}
-	})
-}
-
 // HAProxy is told the share that an instance always has: the whole limit, an even part or the tier's
 // default share, and other ones when the limits or the number of instances have changed.
 func TestSharesByDefault(t *testing.T) {

@@ -82,7 +82,6 @@ func (p *process) configure() error {
 	// Fitted to the limits of the start. What of them changes later in a way that HAProxy must know
 	// is told by warnOfLimits: to reload HAProxy as its child is a service manager's job.
 	c := haproxy.ForLimits(p.set)
-	c.KeySecret = currentSecret(p.set)
 	c.Bind, c.Origin = p.address, p.options.Origin
 	c.SPOE, c.Peer, c.Runtime = "unix@"+spoeSocket(p.dir), "unix@"+peerSocket(p.dir), runtimeSocket(p.dir)
 	c.CostsSocket = "unix@" + costsSocket(p.dir)
@@ -95,12 +94,4 @@ func (p *process) configure() error {
 	var err error
 	p.file, p.env, err = haproxy.Write(p.dir, c)
 	return err
-}
-
-// currentSecret is the secret that hides users' names, "" for none.
-func currentSecret(set *limits.Set) string {
-	if set.Secrets() == nil {
-		return ""
-	}
-	return set.Secrets().Current()
 }

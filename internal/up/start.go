@@ -79,7 +79,7 @@ func (s *stack) startPolygen(ctx context.Context) error {
 	// One lives in this process, and dies with it: a second one, to take over, would be of no use.
 	log, registerer := s.Logger.With(slog.String("part", "polygen")), s.registerer("polygen")
 	var err error
-	if s.watcher, err = limitwatch.NewHidden(s.Limits, s.KeySecrets, log, registerer); err != nil {
+	if s.watcher, err = limitwatch.New(s.Limits, log, registerer); err != nil {
 		return err
 	}
 	b, err := s.openBus(log, registerer)

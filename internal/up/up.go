@@ -40,10 +40,6 @@ type Options struct {
 	MaxWait    time.Duration // of a request for its verdict
 	OnLoss     spoa.OnLoss
 
-	// KeySecrets is the file of the secrets that hide users' names; "" hides none. The
-	// HAProxies have the one that is the current one when they start.
-	KeySecrets string
-
 	JobWorkers []string         // addresses of workers of background jobs that polygen asks
 	JobAccess  apiclient.Access // to them
 

@@ -30,7 +30,7 @@ func warnOfLimits(ctx context.Context, o Options, w *limitwatch.Watcher, first *
 		// Looked at rather than told of: a second later is early enough for a person.
 		set := w.Set()
 		if set.Version() != warned && !sameForHAProxy(set, first) {
-			o.Logger.Warn("classes, exempt addresses or paths, limits of addresses, the first limit of bandwidth, or the current key secret have changed: start sluice up again for HAProxy to know them",
+			o.Logger.Warn("classes, exempt addresses or paths, limits of addresses, or the first limit of bandwidth have changed: start sluice up again for HAProxy to know them",
 				slog.String("version", set.Version()))
 		}
 		if set.Version() != warned {
@@ -42,10 +42,6 @@ func warnOfLimits(ctx context.Context, o Options, w *limitwatch.Watcher, first *
 
 // warnOfNames tells of users whose limits never count, because no request is found to be theirs.
 func warnOfNames(o Options, set *limits.Set) {
-	if set.Secrets() != nil {
-		// It has keys, whose capitals mean nothing, and the log is not to have names.
-		return
-	}
 	names, err := haproxy.NeverFound(cmp.Or(o.Identify, "auto"), set)
 	if err != nil || len(names) == 0 {
 		// An error is of the chain, with which HAProxy's configuration was written: there is none.
@@ -60,7 +56,7 @@ func sameForHAProxy(set, first *limits.Set) bool {
 	// Exempt users, limits and tiers are the agent's: a change of theirs HAProxy needs not know. A limit of
 	// bandwidth that was there at the start and is gone costs HAProxy a little, and takes nothing from anybody.
 	x, y := set.Exempt(), first.Exempt()
-	return currentSecret(set) == currentSecret(first) && reflect.DeepEqual(set.Classes(), first.Classes()) &&
+	return reflect.DeepEqual(set.Classes(), first.Classes()) &&
 		slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Paths, y.Paths) && set.AddressLimits() == first.AddressLimits() &&
 		(first.LimitsBandwidth() || !set.LimitsBandwidth())
 }

@@ -53,7 +53,7 @@ func HasDefault(set *limits.Set, key string) bool {
 }
 
 // DefaultKey reports whether a wire key is of one user, away from endpoints, whom HAProxy knows by it:
-// their name, or their hidden key. HAProxy gives others none by default.
+// their name. HAProxy gives others none by default.
 func DefaultKey(key string) bool {
-	return key != "" && key[0] != '@' && (key[0] != '~' || limits.IsHidden(key))
+	return key != "" && key[0] != '@' && key[0] != '~'
 }

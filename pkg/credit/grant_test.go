@@ -85,30 +85,6 @@ func TestByDefault(t *testing.T) {
 	}
 }
 
-// Users whose names are hidden have credit by default, but for those whom the file names.
-func TestDefaultOfHiddenNames(t *testing.T) {
-	secrets, err := limits.ParseSecrets([]byte(strings.Repeat("0123456789abcdef", 4) + "\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	const file = "default_tier: a\ntiers: {a: {requests: {GET: 40}}, b: {}}\nusers: {wilma: b}\nexempt: {users: [fred]}\n"
-	for _, anonymous := range []string{"", "anonymous_tier: b\n"} {
-		hidden, err := limitfile.Hide(setOf(t, file+anonymous), secrets)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, ok := ByDefault(hidden, "GET", false, 1)
-		if diff := cmp.Diff(Grant{[]uint32{40}, Unlimited, 1}, got); diff != "" || !ok {
-			t.Errorf("%v (-want +got):\n%s", ok, diff)
-		}
-		for name, want := range map[string]bool{"alice": true, "wilma": false, "fred": false, "10.0.0.1": anonymous == ""} {
-			if got := HasDefault(hidden, secrets.Keys(name)[0]); got != want {
-				t.Errorf("%sHasDefault of %s = %v, want %v", anonymous, name, got, want)
-			}
-		}
-	}
-}
-
 func TestHasDefault(t *testing.T) {
 	const file = "default_tier: a\ntiers: {a: {}, b: {}}\nendpoints: [up]\nusers: {wilma: b}\nexempt: {users: [fred]}\n"
 	with, without := setOf(t, file+"anonymous_tier: b\n"), setOf(t, file)

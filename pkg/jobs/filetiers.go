@@ -33,9 +33,8 @@ type FileTiers struct {
 // Tier returns the tier of a user. It never fails.
 func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
 	set := f.currentSet()
-	key := keyIn(set, user)
-	l := set.User(key)
-	return f.tierFrom(set, key, l.Tier, l.Jobs()), nil
+	l := set.User(user)
+	return f.tierFrom(set, user, l.Tier, l.Jobs()), nil
 }
 
 // InForce names what the tiers are now, not counting Totals: it is another text when an edit,
@@ -55,16 +54,6 @@ func (f FileTiers) currentSet() *limits.Set {
 		}
 	}
 	return withoutFile()
-}
-
-// keyIn is the key by which a set knows a user.
-func keyIn(set *limits.Set, user string) string {
-	// With secrets Key takes a name, which a user's key nearly always is: the others are hashes, which
-	// cannot be made into hidden keys.
-	if set.Secrets() == nil {
-		return user
-	}
-	return set.Key(user)
 }
 
 // tierFrom is the tier of that name with these limits of jobs, for the user with a key.

@@ -17,7 +17,7 @@ type LimitFile struct{ loader *limitfile.Loader }
 
 // OpenLimitFile loads a file. The error is that of limitfile.Load.
 func OpenLimitFile(path string) (*LimitFile, error) {
-	f := &LimitFile{limitfile.NewLoader(path, "")}
+	f := &LimitFile{limitfile.NewLoader(path)}
 	// The first one has to be good: there is no last good content yet to go by.
 	if _, err := f.loader.Load(true); err != nil {
 		return nil, err

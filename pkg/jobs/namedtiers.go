@@ -28,12 +28,11 @@ type NamedTiers struct {
 // record, has the default tier as well, with an error.
 func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 	set := n.File.currentSet()
-	key := keyIn(set, user)
-	l := set.User(key)
-	override, overridden := set.OverrideOf(key)
+	l := set.User(user)
+	override, overridden := set.OverrideOf(user)
 	// An exception counts at once, whatever the database says, and needs none.
-	if set.NamesUser(key) || overridden && override.NamesTier() {
-		return n.File.tierFrom(set, key, l.Tier, l.Jobs()), nil
+	if set.NamesUser(user) || overridden && override.NamesTier() {
+		return n.File.tierFrom(set, user, l.Tier, l.Jobs()), nil
 	}
 	// A worker waits for the answer before each job.
 	ctx, cancel := context.WithTimeout(ctx, orDefault(n.Timeout, 2*time.Second))
@@ -59,7 +58,7 @@ func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 		j = limitfile.OverrideJobs(set, override, j)
 	}
 	// Also without a record: a new user needs no set-up.
-	return n.File.tierFrom(set, key, l.Tier, j), err
+	return n.File.tierFrom(set, user, l.Tier, j), err
 }
 
 // InForce is that of the file.

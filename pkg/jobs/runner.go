@@ -273,8 +273,8 @@ func classLabel(queue string) string {
 	return cmp.Or(of, "other")
 }
 
-// UserKey is the limit file's key of a user's name: limits.Key, and for a name that is not UTF-8 the
-// form of it that hides names, because PostgreSQL would refuse such a name. "" is no user, and has none.
+// UserKey is the limit file's key of a user's name: limits.Key, and for a name that is not UTF-8 its hash,
+// because PostgreSQL would refuse such a name. "" is no user, and has none.
 func UserKey(name string) string {
 	if name == "" {
 		return ""

@@ -27,14 +27,11 @@ type Content struct {
 	CostUnits     []CostUnit  // sorted by name
 
 	Entries  []*Entry          // what is said of users; the same may be there more than once
-	Users    map[string]Named  // by FileKey of the name or pattern
+	Users    map[string]Named  // by Key of the name or pattern
 	Names    map[string]string // by key: the names and patterns whose key is not the name
 	Patterns []string          // those of Users, in the order of the file
 
 	Origins any // what the reader notes of where the file says what; the Set only keeps it
-
-	Secrets *Secrets // that the keys in Users are made with; nil if they are not hidden
-	Named   *Set     // the Set that this one is the hidden form of; nil if there is none
 }
 
 // NewSet makes the Set of a Content, which it keeps: callers must not use its slices and maps
@@ -53,7 +50,7 @@ func NewSet(content Content) *Set {
 	// Here and not at each question: looking a user up must not allocate.
 	s.patterns = newMatcher(s.Patterns)
 	for _, pattern := range s.Patterns {
-		s.patternEntries = append(s.patternEntries, s.Entries[s.Users[FileKey(pattern)].Entry])
+		s.patternEntries = append(s.patternEntries, s.Entries[s.Users[Key(pattern)].Entry])
 	}
 	s.shareOthersKeys()
 	// After all else: it takes the place of what the file says of them elsewhere.
@@ -93,7 +90,7 @@ func (s *derived) exemptUsers() {
 			s.exemptPatternNames = append(s.exemptPatternNames, name)
 			continue
 		}
-		key := FileKey(name)
+		key := Key(name)
 		// The line stays: it is still where the file names this user.
 		named, ok := s.Users[key]
 		if !ok {

@@ -12,10 +12,6 @@ type Override struct {
 	User     string `json:"user"`               // named as in the limit file; no pattern
 	Endpoint string `json:"endpoint,omitempty"` // "" is everywhere
 
-	// Also are further keys of the user where names are hidden (see Secrets): those of the
-	// previous secrets. User is the current one's then.
-	Also []string `json:"also,omitempty"`
-
 	// Limits, in JSON, are what an entry of users may hold except for comment, until and
 	// then: the name of a tier or a mapping. A field that they do not set stays as the
 	// file has it; a tier that they name replaces everything that the file says of the
@@ -34,11 +30,6 @@ func (s *Set) Overrides() []Override {
 	return slices.DeleteFunc(slices.Clone(s.content.overrides), func(o Override) bool { return unixNano(o.Until) <= s.now })
 }
 
-// AppliesTo reports whether an override is that of any user of these names or keys.
-func (o Override) AppliesTo(users ...string) bool {
-	return slices.ContainsFunc(users, func(user string) bool { return o.User == user || slices.Contains(o.Also, user) })
-}
-
 // NamesTier reports whether the override names a tier, which replaces everything that the
 // file says of the user.
 func (o Override) NamesTier() bool {
@@ -55,7 +46,7 @@ func (s *Set) OverrideOf(key string) (o Override, ok bool) {
 		return Override{}, false
 	}
 	for _, o := range s.Overrides() {
-		if o.Endpoint == "" && (FileKey(o.User) == key || slices.Contains(o.Also, key)) {
+		if o.Endpoint == "" && Key(o.User) == key {
 			return o, true
 		}
 	}

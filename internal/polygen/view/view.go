@@ -12,7 +12,6 @@ package view
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -50,8 +49,6 @@ type View struct {
 	live []string // the instances
 
 	droppedUsers, droppedCosts, droppedUnknown uint64
-
-	reports map[limits.SecretOf]uint64 // where names are hidden, by the secret
 }
 
 // user is what is known of one wire key.
@@ -118,7 +115,6 @@ type stranger struct {
 func New(set *limits.Set, users, unknown int) *View {
 	return &View{
 		set: set, users: newLRU[user](users), costs: newLRU[spending](users), unknown: newLRU[stranger](unknown),
-		reports: map[limits.SecretOf]uint64{},
 	}
 }
 
@@ -137,15 +133,8 @@ func (v *View) reportedUser(now int64, key string) *user {
 	if !u.known {
 		v.noteStranger(now, key)
 	}
-	if secret := v.set.SecretOf(key); secret != "" {
-		v.reports[secret]++
-	}
 	return u
 }
-
-// Reports are how many reports there were of users by keys of each secret, and by names
-// where names should be hidden.
-func (v *View) Reports() map[limits.SecretOf]uint64 { return maps.Clone(v.reports) }
 
 // userWithLimits returns what is known of a key, with the limits in force.
 func (v *View) userWithLimits(now int64, key string) *user {

@@ -39,22 +39,14 @@ const (
 	askEvery = 250 * time.Millisecond
 	// retryAfter is the same after a failure.
 	retryAfter = time.Second
-	// hiddenLimits is the reason of ErrHidden, beside those of bus.LimitErrorReason.
-	hiddenLimits = "hidden"
 )
 
-// ErrHidden says that polygen publishes users' keys in place of their names, and Config.Secrets
-// do not make these keys.
-var ErrHidden = errors.New("the published limits hide users' names with another secret")
-
-// Config says what else there is. The zero Config is right where names are not hidden and
-// workers have no limit file.
+// Config says what else there is. The zero Config is right where workers
+// have no limit file.
 type Config struct {
 	// File returns the limits that count until some have been read, such as
 	// jobs.LimitFile's Set; nil means those of jobs.FileTiers without a file.
 	File func() *limits.Set
-	// Secrets are what polygen hides names with, or nil: those of its --key-secret-file, by limits.ParseSecrets.
-	Secrets *limits.Secrets
 	// Logger is told of new limits and of failures; nil discards. No line has a user's name.
 	Logger *slog.Logger
 	// Registry gets the metrics; nil means none.
@@ -87,11 +79,11 @@ func New(client redis.UniversalClient, config Config) *Limits {
 	l := &Limits{
 		config: config, reader: bus.NewLimitReader(client),
 		errors: metrics.Counters("sluice_jobs_limits_errors_total",
-			"Failures to read the limits that polygen publishes, by reason: redis (it did not answer in time, or refused), missing (none, or not all of them, are there), checksum (they are damaged), invalid (this version of the worker does not understand them) or hidden (the worker does not have the secret of users' names). Those of before count.", "reason"),
+			"Failures to read the limits that polygen publishes, by reason: redis (it did not answer in time, or refused), missing (none, or not all of them, are there), checksum (they are damaged) or invalid (this version of the worker does not understand them). Those of before count.", "reason"),
 		answered: metrics.Gauge("sluice_jobs_limits_success_timestamp_seconds",
 			"When the worker last knew what polygen publishes, in seconds since 1970; 0 if it never did, and the limit file counts."),
 	}
-	for _, reason := range []string{bus.UnreachableLimits, bus.MissingLimits, bus.DamagedLimits, bus.InvalidLimits, hiddenLimits} {
+	for _, reason := range []string{bus.UnreachableLimits, bus.MissingLimits, bus.DamagedLimits, bus.InvalidLimits} {
 		l.errors.WithLabelValues(reason)
 	}
 	return l
@@ -143,10 +135,7 @@ func (l *Limits) note(err error) {
 }
 
 func reasonOf(err error) string {
-	switch {
-	case errors.Is(err, ErrHidden):
-		return hiddenLimits
-	case errors.As(err, new(limitfile.Errors)):
+	if errors.As(err, new(limitfile.Errors)) {
 		return bus.InvalidLimits
 	}
 	return bus.LimitErrorReason(err)
@@ -166,30 +155,11 @@ func (l *Limits) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	set, err := limitfile.ParseHidden("published limits", source, l.config.Secrets)
+	set, err := limitfile.Parse("published limits", source)
 	if err != nil {
 		return fmt.Errorf("parse the published limits %s: %w", version, err)
-	}
-	// Whom it names nobody would be found by, and so everybody would have the default tier.
-	if namesNobody(set) {
-		return ErrHidden
 	}
 	l.set.Store(set)
 	l.config.Logger.Info("limits in force", slog.String("version", version), slog.Int("users", set.UserCount()), slog.Int("overrides", len(set.At(time.Now()).Overrides())))
 	return nil
-}
-
-// namesNobody reports whether a set names users, and all of them by keys of unknown secrets.
-func namesNobody(set *limits.Set) bool {
-	// Where names are hidden there are no patterns.
-	keys, n, ok := set.ExactKeys()
-	if !ok || n == 0 {
-		return false
-	}
-	for key := range keys {
-		if set.SecretOf(key) != limits.UnknownSecret {
-			return false
-		}
-	}
-	return true
 }

@@ -58,7 +58,7 @@ func (b *safeBuffer) String() string {
 	return b.buffer.String()
 }
 
-func follow(t *testing.T, secrets *limits.Secrets) *follower {
+func follow(t *testing.T) *follower {
 	t.Helper()
 	f := &follower{TB: t, addr: proctest.FreeAddr(t), reg: prometheus.NewPedanticRegistry(), log: &safeBuffer{}}
 	f.startRedis()
@@ -71,7 +71,7 @@ func follow(t *testing.T, secrets *limits.Secrets) *follower {
 	t.Cleanup(func() { _ = client.Close() })
 	file := parse(t, fileLimits)
 	f.limits = redislimits.New(client, redislimits.Config{
-		File: func() *limits.Set { return file }, Secrets: secrets, Registry: f.reg, Logger: slog.New(slog.NewTextHandler(f.log, nil)),
+		File: func() *limits.Set { return file }, Registry: f.reg, Logger: slog.New(slog.NewTextHandler(f.log, nil)),
 	})
 	f.tiers = jobs.FileTiers{Set: f.limits.Set}
 	return f
@@ -161,7 +161,7 @@ func parse(t testing.TB, text string) *limits.Set {
 // byHand is a set with an override of a user's jobs.
 func byHand(t testing.TB, set *limits.Set, user string, until time.Time) *limits.Set {
 	t.Helper()
-	with, refused := limitfile.WithOverrides(set, []limits.Override{{User: set.Key(user), Limits: []byte(`{"jobs":10}`), Reason: "launch", Since: time.Now(), Until: until}})
+	with, refused := limitfile.WithOverrides(set, []limits.Override{{User: user, Limits: []byte(`{"jobs":10}`), Reason: "launch", Since: time.Now(), Until: until}})
 	if len(refused) > 0 {
 		t.Fatal(refused)
 	}
@@ -171,7 +171,7 @@ func byHand(t testing.TB, set *limits.Set, user string, until time.Time) *limits
 // The file counts until something is published, and what was published counts from then on, whatever becomes of
 // Redis. Overrides end by the clock.
 func TestFollow(t *testing.T) {
-	f := follow(t, nil)
+	f := follow(t)
 	if got := f.total("ann"); got != 2 {
 		t.Errorf("before Run a user may run %d jobs, want the 2 of the file", got)
 	}
@@ -221,7 +221,7 @@ func TestFollow(t *testing.T) {
 
 // What cannot be understood changes nothing.
 func TestDamagedLimits(t *testing.T) {
-	f := follow(t, nil)
+	f := follow(t)
 	set := parse(t, publishedLimits)
 	f.publish(set)
 	f.run()
@@ -242,55 +242,6 @@ func TestDamagedLimits(t *testing.T) {
 	}
 	f.publish(byHand(t, set, "ann", time.Now().Add(time.Hour)))
 	f.may("ann", 10)
-}
-
-func secretsOf(t *testing.T, lines ...string) *limits.Secrets {
-	t.Helper()
-	secrets, err := limits.ParseSecrets([]byte(strings.Join(lines, "\n")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return secrets
-}
-
-// Where polygen hides names, a worker with the secret knows users by their names, and one without
-// it keeps to the file rather than to give everybody the default tier.
-func TestHiddenNames(t *testing.T) {
-	const (
-		older = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
-		newer = "MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI="
-	)
-	hidden, err := limitfile.Hide(parse(t, publishedLimits), secretsOf(t, newer, older))
-	if err != nil {
-		t.Fatal(err)
-	}
-	set := byHand(t, hidden, "ann", time.Now().Add(time.Hour))
-	for name, secrets := range map[string]*limits.Secrets{"current": secretsOf(t, newer, older), "previous": secretsOf(t, older)} {
-		t.Run(name, func(t *testing.T) {
-			f := follow(t, secrets)
-			f.publish(set)
-			f.run()
-			f.may("paula", 7)
-			if name == "current" { // polygen sets it under the keys of all secrets, and byHand under the current one's
-				f.may("ann", 10)
-			}
-			f.may("zoe", 3)
-		})
-	}
-	for name, secrets := range map[string]*limits.Secrets{"none": nil, "another": secretsOf(t, "c2x1aWNlc2x1aWNlc2x1aWNlc2x1aWNlc2x1aWNlc2w=")} {
-		t.Run(name, func(t *testing.T) {
-			f := follow(t, secrets)
-			f.publish(set)
-			f.run()
-			f.counts("hidden", 0)
-			if got := f.total("paula"); got != 2 {
-				t.Errorf("without the secret a user may run %d jobs, want the 2 of the file", got)
-			}
-			if !strings.Contains(f.log.String(), redislimits.ErrHidden.Error()) {
-				t.Errorf("the log does not say why:\n%s", f.log)
-			}
-		})
-	}
 }
 
 func TestMetricsAreWellNamed(t *testing.T) {

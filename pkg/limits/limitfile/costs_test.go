@@ -262,15 +262,3 @@ func TestOverridesOfCosts(t *testing.T) {
 		}
 	}
 }
-
-// A set whose names are hidden has the same units and limits.
-func TestHiddenCosts(t *testing.T) {
-	set := mustParse(t, costUnitsHead+"tiers: {free: {costs: {tokens: {day: 500k}}}}\nusers: {bob: {costs: {tokens: {day: 1M}}}}\n")
-	hidden := hide(t, set, counting)
-	if diff := cmp.Diff(set.CostUnits(), hidden.CostUnits()); diff != "" {
-		t.Errorf("the units (-want +got):\n%s", diff)
-	}
-	if got, want := slices.Collect(hidden.User(hidden.Key("bob")).Costs()), slices.Collect(set.User("bob").Costs()); !slices.Equal(got, want) || len(got) != 1 {
-		t.Errorf("bob has %v, want %v", got, want)
-	}
-}

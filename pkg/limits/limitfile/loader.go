@@ -2,11 +2,9 @@ package limitfile
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,9 +22,8 @@ const young = 10 * time.Second
 // happens by itself, so that network file systems and links, which send no events, are as
 // good as others. Its methods are safe for concurrent use.
 type Loader struct {
-	path    string
-	secrets string // path of the secrets that hide users' names; "" for none
-	set     atomic.Pointer[limits.Set]
+	path string
+	set  atomic.Pointer[limits.Set]
 
 	mu    sync.Mutex             // one load at a time; guards what follows
 	seen  string                 // digest of what was loaded last, or the error of reading it
@@ -46,9 +43,8 @@ const (
 	Failed    Outcome = "failed"    // unreadable or not valid: the set in use stays
 )
 
-// NewLoader returns a Loader without a set: the first Load makes it. With a file of secrets the users'
-// names in its sets, and in its errors, are hidden (see limits.Secrets); "" hides none.
-func NewLoader(path, secrets string) *Loader { return &Loader{path: path, secrets: secrets} }
+// NewLoader returns a Loader without a set: the first Load makes it.
+func NewLoader(path string) *Loader { return &Loader{path: path} }
 
 // Set returns the last good set, nil before the first one.
 func (l *Loader) Set() *limits.Set { return l.set.Load() }
@@ -73,9 +69,9 @@ func (l *Loader) Touched() bool {
 func (l *Loader) Load(asked bool) (Outcome, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	data, secrets, err := l.readFiles()
+	data, err := l.readFiles()
 	// By content: a file that replaces another may have any modification time.
-	seen := fmt.Sprintf("%x %x", sha256.Sum256(data), sha256.Sum256(secrets))
+	seen := fmt.Sprintf("%x", sha256.Sum256(data))
 	if err != nil {
 		seen = "error: " + err.Error()
 	}
@@ -91,7 +87,7 @@ func (l *Loader) Load(asked bool) (Outcome, error) {
 	if seen == l.good {
 		return Unchanged, nil
 	}
-	set, err := l.parseFiles(data, secrets)
+	set, err := Parse(l.path, data)
 	if err != nil {
 		return Failed, err
 	}
@@ -103,7 +99,7 @@ func (l *Loader) Load(asked bool) (Outcome, error) {
 // readFiles reads the files, and notes how they were before, so that a later change
 // shows. What was read the last time is the guess of what is read now: a file that
 // is new to it is looked at again.
-func (l *Loader) readFiles() (data, secrets []byte, err error) {
+func (l *Loader) readFiles() ([]byte, error) {
 	stats := map[string]os.FileInfo{}
 	// Before they are read: a change meanwhile shows as one after it, and is read again.
 	for _, path := range append([]string{l.path}, l.paths...) {
@@ -114,47 +110,5 @@ func (l *Loader) readFiles() (data, secrets []byte, err error) {
 	files, err := ReadFiles(l.path)
 	// Also after an error, so that the file that is missing is looked for.
 	l.paths, l.stats = slices.Concat(files.Paths, files.Folders), stats
-	if l.secrets == "" {
-		return files.Data, nil, err
-	}
-	l.paths = append(l.paths, l.secrets)
-	if err != nil {
-		return nil, nil, l.withoutNames(err)
-	}
-	if secrets, err = os.ReadFile(l.secrets); err != nil {
-		return nil, nil, fmt.Errorf("read key secret file: %w", err)
-	}
-	return files.Data, secrets, nil
-}
-
-// parseFiles makes a set of what was read.
-func (l *Loader) parseFiles(data, secrets []byte) (*limits.Set, error) {
-	// Before the secrets, so that a file that is wrong is told as what it is.
-	set, err := Parse(l.path, data)
-	if l.secrets == "" {
-		return set, err
-	}
-	if err != nil {
-		return nil, l.withoutNames(err)
-	}
-	parsed, err := limits.ParseSecrets(secrets)
-	if err != nil {
-		return nil, fmt.Errorf("key secret file %s: %w", l.secrets, err)
-	}
-	return Hide(set, parsed)
-}
-
-// withoutNames tells of an error where a file is wrong, and not what it says there: that
-// may be a user's name, or what was meant to be one.
-func (l *Loader) withoutNames(err error) error {
-	var errs Errors
-	if !errors.As(err, &errs) {
-		return err
-	}
-	lines := make([]string, len(errs))
-	for i, e := range errs {
-		// A place names nobody, and sluice check tells the rest to whoever may read the file.
-		lines[i] = fmt.Sprintf("%s:%d:%d", e.File, e.Line, e.Column)
-	}
-	return fmt.Errorf("not valid at %s: sluice check %s says why, which may name users and so is not in the log", strings.Join(lines, ", "), l.path)
+	return files.Data, err
 }

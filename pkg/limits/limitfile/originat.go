@@ -12,15 +12,11 @@ import (
 )
 
 // OriginAt returns where the file sets the limits of a user at an endpoint ("" for everywhere), or at
-// All for those over all endpoints together (see Together). The user is named as in the file, or by
-// their hidden key, or UnreadableKey. By a hidden key it looks at all users, otherwise at no more than
-// was noted of this one when the file was read.
+// All for those over all endpoints together (see Together). The user is named as in the file, or is
+// UnreadableKey.
 func OriginAt(s *limits.Set, endpoint, user string) Origin {
-	file, key, who := s, s.Key(user), append(s.Keys(user), user)
-	if s.NamedSet() != nil { // what the file says is said of names
-		file, user = s.NamedSet(), s.NameOf(user)
-	}
-	noted, ok := file.Origins().(*origins)
+	key := limits.KeyOf(user)
+	noted, ok := s.Origins().(*origins)
 	if !ok {
 		return Origin{} // the set was made of no file
 	}
@@ -31,20 +27,17 @@ func OriginAt(s *limits.Set, endpoint, user string) Origin {
 		o.TierFrom, o.File, o.User = FromExempt, s.Name(), noted.exempt[user]
 		// A name counts before patterns, as in the set.
 		if o.User == 0 {
-			o.Pattern = file.ExemptPatternOf(limits.Key(user))
+			o.Pattern = s.ExemptPatternOf(limits.Key(user))
 			o.User = noted.exempt[o.Pattern]
 		}
 		return o
 	}
-	own := o.findUser(file, noted, user)
+	own := o.findUser(s, noted, user)
 	if own != nil {
-		o.setUserEntry(own, file.FromFile(file.Key(user)), s.Time())
+		o.setUserEntry(own, s.FromFile(key), s.Time())
 	}
-	if s.NamedSet() != nil {
-		o.Comment = "" // free text, which may well have their name
-	}
-	o.Overrides = overridesOf(s, endpoint, who...)
-	named := o.setFields(noted, s.Origins().(*origins), own, tier, endpoint)
+	o.Overrides = overridesOf(s, endpoint, user)
+	named := o.setFields(noted, own, tier, endpoint)
 	switch {
 	// No file can name these requests, so that an entry is none of theirs.
 	case s.UnreadableTier() != "" && key == limits.UnreadableKey:
@@ -57,14 +50,14 @@ func OriginAt(s *limits.Set, endpoint, user string) Origin {
 
 // findUser sets where a user, or a pattern that matches the name, is among the users, and returns
 // how the entry is written, or nil.
-func (o *Origin) findUser(file *limits.Set, noted *origins, user string) *written {
-	key := file.Key(user)
+func (o *Origin) findUser(s *limits.Set, noted *origins, user string) *written {
+	key := limits.KeyOf(user)
 	// By the exact name first, as the set looks it up.
-	at, ok := file.Named(key)
+	at, ok := s.Named(key)
 	if !ok {
 		// Of a user who is named exactly no pattern counts, however well it matches.
-		user = file.PatternOf(key)
-		if at, ok = file.Named(user); !ok {
+		user = s.PatternOf(key)
+		if at, ok = s.Named(user); !ok {
 			return nil
 		}
 	}
@@ -99,17 +92,17 @@ func (o *Origin) setUserEntry(w *written, e *limits.Entry, now time.Time) {
 }
 
 // overridesOf are those in force that count for a user at an endpoint.
-func overridesOf(s *limits.Set, endpoint string, users ...string) []limits.Override {
+func overridesOf(s *limits.Set, endpoint, user string) []limits.Override {
 	return slices.DeleteFunc(s.Overrides(), func(o limits.Override) bool {
-		return !o.AppliesTo(users...) || o.Endpoint != "" && o.Endpoint != endpoint
+		return o.User != user || o.Endpoint != "" && o.Endpoint != endpoint
 	})
 }
 
 // setFields sets the fields of all layers, and reports whether an override names a tier.
-func (o *Origin) setFields(noted, ofOverrides *origins, own *written, tier, endpoint string) (named bool) {
+func (o *Origin) setFields(noted *origins, own *written, tier, endpoint string) (named bool) {
 	for _, override := range o.Overrides {
 		// Before the layers: what the entry says is left out if an override names a tier.
-		w := ofOverrides.overrides[overrideID(override)]
+		w := noted.overrides[overrideID(override)]
 		named = named || w.tier
 	}
 	all := collector{}
@@ -122,7 +115,7 @@ func (o *Origin) setFields(noted, ofOverrides *origins, own *written, tier, endp
 		all.addLayer(own, FieldOrigin{File: o.File, Line: o.User, Layer: EntryLayer}, endpoint)
 	}
 	for _, override := range o.Overrides {
-		all.addLayer(ofOverrides.overrides[overrideID(override)], FieldOrigin{Layer: OverrideLayer}, endpoint)
+		all.addLayer(noted.overrides[overrideID(override)], FieldOrigin{Layer: OverrideLayer}, endpoint)
 	}
 	o.Fields = slices.SortedFunc(maps.Values(all), func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
 	return named

@@ -84,8 +84,6 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 	switch {
 	case o.User == "" || !utf8.ValidString(o.User):
 		return nil, errors.New("user must be a name in UTF-8, as in a limit file")
-	case len(o.Also) >= limits.MaxSecrets || slices.ContainsFunc(o.Also, func(key string) bool { return !limits.IsHidden(key) }):
-		return nil, errors.New("also must be hidden keys of the same user")
 	// Overrides are found by key, for each request.
 	case limits.IsPattern(o.User):
 		return nil, fmt.Errorf("user %s: a pattern cannot be overridden; name one user", quote(o.User))

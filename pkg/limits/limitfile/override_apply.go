@@ -41,7 +41,7 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 		return s, refused
 	}
 	// From the source: what entries were made of is not kept, for a million users and the few of them with overrides.
-	f := parseSources(s.Name(), bundleWith(files, list), s.Secrets(), s.NamedSet())
+	f := parseSources(s.Name(), bundleWith(files, list))
 	if f.hasErrors() { // too much of them: the file itself is good
 		for _, o := range list {
 			refused = append(refused, Refused{o, f.errors()})
@@ -113,7 +113,7 @@ func (f *file) readOverrides(data []byte) {
 			f.refused = append(f.refused, Refused{o, err})
 			continue
 		}
-		f.nodes[overrideID(o)], f.wanted[limits.FileKey(o.User)] = n, true
+		f.nodes[overrideID(o)], f.wanted[limits.Key(o.User)] = n, true
 		f.overrides = append(f.overrides, o)
 	}
 	// Those of everywhere come before those of an endpoint, which so count over them.
@@ -123,14 +123,14 @@ func (f *file) readOverrides(data []byte) {
 // keepBase keeps what an entry of users is made of, if an override may be over it.
 func (f *file) keepBase(name string, l layer, e limits.Entry) {
 	// Of a pattern it is not known yet whether it matches one of their users.
-	if f.wanted == nil || !limits.IsPattern(name) && !f.wanted[limits.FileKey(name)] {
+	if f.wanted == nil || !limits.IsPattern(name) && !f.wanted[limits.Key(name)] {
 		return
 	}
 	b := base{layer: l}
 	if e.More != nil && e.More.Until != 0 {
 		b.until, b.then = e.More.Until, e.More.Then.Limits.Tier
 	}
-	f.bases[limits.FileKey(name)] = b
+	f.bases[limits.Key(name)] = b
 }
 
 // applyOverrides gives users who have overrides an entry each that counts before all else.
@@ -150,7 +150,7 @@ func (f *file) applyOverrides() {
 
 // overrideUser gives one user the overrides that are valid together with the ones before them.
 func (f *file) overrideUser(overrides []limits.Override) {
-	key := limits.FileKey(overrides[0].User)
+	key := limits.Key(overrides[0].User)
 	fromFile := f.set.FromFile(key)
 	b := f.baseOf(key, fromFile)
 	var good []limits.Override
@@ -166,10 +166,6 @@ func (f *file) overrideUser(overrides []limits.Override) {
 		// One after the other: those before count, and one that is not possible with them is refused alone.
 		good = append(good, o)
 		f.overridden[key] = e
-		// HAProxies that still have a previous secret know the user by these.
-		for _, also := range o.Also {
-			f.overridden[also] = e
-		}
 	}
 	f.inForce = append(f.inForce, good...)
 }

@@ -2,8 +2,8 @@
 //
 // Parse turns a file into a limits.Set, or says everything that is wrong with it, each error
 // with its line, its column and what would be valid. WithOverrides puts in force what an
-// operator set over it, Hide makes the form of it that names nobody, and OriginAt
-// tells which lines say what a user may do. Only ReadFiles and Load open files.
+// operator set over it, and OriginAt tells which lines
+// say what a user may do. Only ReadFiles and Load open files.
 //
 // To read it, begin here: files.go finds the files and bundle.go makes one source of them; yaml.go
 // makes nodes of a source and root.go takes the top of it apart. entry.go reads tiers, users and
@@ -39,18 +39,7 @@ func Load(path string) (*limits.Set, error) {
 //
 // The Set is that of all times: nothing in it has expired (see Set.At).
 func Parse(name string, data []byte) (*limits.Set, error) {
-	return parseHidden(name, data, nil, nil)
-}
-
-// ParseHidden is Parse for the Source of a set that Hide has made, where its secrets are
-// known: Key and Keys of the Set take names.
-func ParseHidden(name string, data []byte, secrets *limits.Secrets) (*limits.Set, error) {
-	return parseHidden(name, data, secrets, nil)
-}
-
-// parseHidden is Parse for the hidden form of a set (see Hide).
-func parseHidden(name string, data []byte, secrets *limits.Secrets, named *limits.Set) (*limits.Set, error) {
-	f := parseSources(name, data, secrets, named)
+	f := parseSources(name, data)
 	// Whoever parses did not ask for overrides: they come from a polygen, and all of them were in force there.
 	for _, r := range f.refused {
 		f.addError(1, 1, "override of user %s: %v", quote(r.User), r.Why)
@@ -62,9 +51,8 @@ func parseHidden(name string, data []byte, secrets *limits.Secrets, named *limit
 }
 
 // parseSources reads a file and those of its users_from.
-func parseSources(name string, data []byte, secrets *limits.Secrets, named *limits.Set) *file {
+func parseSources(name string, data []byte) *file {
 	f := newFile(name, data)
-	f.content.Secrets, f.content.Named = secrets, named
 	var overrides []byte
 	var err error
 	if f.sources, overrides, err = openSources(name, data); err != nil {

@@ -48,7 +48,7 @@ func (f *file) readUser(key, value *yaml.Node) {
 
 // addNamed reports whether nobody had named the user before.
 func (f *file) addNamed(name string, line, column int, entry uint32) bool {
-	wire := limits.FileKey(name)
+	wire := limits.Key(name)
 	if first, ok := f.content.Users[wire]; ok {
 		f.refuseTwice(name, line, column, first)
 		return false

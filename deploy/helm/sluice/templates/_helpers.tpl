@@ -113,7 +113,6 @@ SLUICE_RUNTIME: /run/sluice/runtime.sock
 {{- $_ := set $env "SLUICE_DRAIN" (printf "%ds" (int $.Values.haproxy.drainSeconds)) -}}
 {{- else -}}
 {{- $_ := set $env "SLUICE_LIMITS" "/etc/sluice/limits/limits.yaml" -}}
-{{- if $.Values.hideNames.secret }}{{ $_ := set $env "SLUICE_KEY_SECRET_FILE" "/etc/sluice/names/secrets" }}{{ end -}}
 {{- end -}}
 {{- with $redis.passwords }}{{ if .secret -}}
 {{- if index . (printf "%sKey" $daemon) }}{{ $_ := set $env "SLUICE_REDIS_PASSWORD_FILE" "/etc/sluice/redis/password" }}{{ end -}}
