@@ -75,7 +75,7 @@ test: setup test-unit ## run all tests
 
 # They run side by side, because much of their time is waiting.
 test-unit: setup ## run the tests of all packages, with the race detector where there are goroutines
-	@scripts/setup zsh fish promtool postgresql pgbouncer openssl
+	@scripts/setup promtool postgresql pgbouncer openssl
 	$(MAKE) -j 3 test-calm test-race test-queues $(APART:%=test-%)
 
 # Everything that is not compiled for the race detector is compiled with -trimpath, as the

@@ -19,7 +19,7 @@ import (
 
 type explain struct {
 	User     string `arg:"" optional:"" help:"The user, named as in the limit file; ~unreadable: all requests whose credentials cannot be read."`
-	Class    string `help:"Show only the limits that a request of this class counts against: GET, PUT, …, OTHER, or a class of the file." placeholder:"CLASS" predictor:"class"`
+	Class    string `help:"Show only the limits that a request of this class counts against: GET, PUT, …, OTHER, or a class of the file." placeholder:"CLASS"`
 	Endpoint string `help:"Show the limits at this endpoint, where the user is counted separately." placeholder:"NAME"`
 	Limits   string `help:"The limit file." default:"config/limits.yaml" placeholder:"FILE" predictor:"file"`
 	Admin    string `help:"Also ask the polygen (or sluice up) at this admin address, host:port or https://host:port, for the user's use, shares, state and last refusals." placeholder:"HOST:PORT"`

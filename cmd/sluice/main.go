@@ -6,28 +6,31 @@ import (
 	"io"
 	"os"
 
+	"github.com/alecthomas/kong"
+	kongcompletion "github.com/jotaen/kong-completion"
+	"github.com/posener/complete"
+
 	"github.com/sluice-qos/sluice/internal/cli"
 )
 
 type commands struct {
-	Up         up          `cmd:"" help:"Run everything on one machine: HAProxy, agents, polygen, and, unless given, an origin and a Redis."`
-	Demo       demo        `cmd:"" help:"Show in a minute what limits change: a noisy user and a quiet one, before and after."`
-	Check      check       `cmd:"" help:"Validate limit files and show the limits that they set."`
-	Diff       diff        `cmd:"" help:"Show how the limits of two limit files differ."`
-	Explain    explain     `cmd:"" help:"Show a user's limits and where each comes from."`
-	Top        top         `cmd:"" help:"List the most active users, live: what they use, and the limit that each is nearest to."`
-	Override   override    `cmd:"" help:"Set limits of one user for a time, list what was set, or end it."`
-	Unblock    unblock     `cmd:"" help:"Unblock a user who is blocked by their requests in progress."`
-	HAProxy    forHAProxy  `cmd:"" name:"haproxy" help:"Write HAProxy's configuration, with the classes and exemptions of a limit file."`
-	Schema     schema      `cmd:"" help:"Print the JSON Schema of the limit file."`
-	Completion completion  `cmd:"" help:"Print a script that completes commands in a shell."`
-	Version    versionFlag `help:"Print the version and exit."`
+	Up         up                        `cmd:"" help:"Run everything on one machine: HAProxy, agents, polygen, and, unless given, an origin and a Redis."`
+	Demo       demo                      `cmd:"" help:"Show in a minute what limits change: a noisy user and a quiet one, before and after."`
+	Check      check                     `cmd:"" help:"Validate limit files and show the limits that they set."`
+	Diff       diff                      `cmd:"" help:"Show how the limits of two limit files differ."`
+	Explain    explain                   `cmd:"" help:"Show a user's limits and where each comes from."`
+	Top        top                       `cmd:"" help:"List the most active users, live: what they use, and the limit that each is nearest to."`
+	Override   override                  `cmd:"" help:"Set limits of one user for a time, list what was set, or end it."`
+	Unblock    unblock                   `cmd:"" help:"Unblock a user who is blocked by their requests in progress."`
+	HAProxy    forHAProxy                `cmd:"" name:"haproxy" help:"Write HAProxy's configuration, with the classes and exemptions of a limit file."`
+	Schema     schema                    `cmd:"" help:"Print the JSON Schema of the limit file."`
+	Completion kongcompletion.Completion `cmd:"" help:"Print a script that completes commands in a shell."`
+	Version    versionFlag               `help:"Print the version and exit."`
 }
 
 func main() {
-	if asked, err := answerShell(os.Stdout); asked {
-		os.Exit(cli.Exit(os.Stderr, "sluice", err))
-	}
+	// It answers a shell that completes a command line, and ends the process then.
+	kongcompletion.Register(kong.Must(new(commands), kong.Name("sluice")), kongcompletion.WithPredictor("file", complete.PredictFiles("*")))
 	os.Exit(runCommand(os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -38,7 +41,11 @@ func runCommand(args []string, stdout, stderr io.Writer) int {
 	if line == nil {
 		return code
 	}
-	return line.Selected().Target.Addr().Interface().(runner).execute(stdout, stderr)
+	command, ok := line.Selected().Target.Addr().Interface().(runner)
+	if !ok { // completion, which is the library's
+		return cli.Exit(stderr, "sluice", line.Run())
+	}
+	return command.execute(stdout, stderr)
 }
 
 // A runner is a command; its result is the process's exit code.

@@ -11,7 +11,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/sluice-qos/sluice/internal/metricsdoc"
+	"github.com/sluice-qos/sluice/docs"
 )
 
 func TestPromtool(t *testing.T) {
@@ -86,10 +86,7 @@ var name = regexp.MustCompile(`\b(sluice_\w+)`)
 
 // Every metric that a rule, or its text, names is one that Sluice has.
 func TestAlertsNameMetricsThatExist(t *testing.T) {
-	known, err := metricsdoc.Series()
-	if err != nil {
-		t.Fatal(err)
-	}
+	known := docs.Series()
 	for _, r := range rules(t) {
 		for _, metric := range name.FindAllString(r.Expr, -1) {
 			if !slices.Contains(known, metric) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -98,53 +96,6 @@ func TestParse(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A page has all that --help has, and nothing in it means something else to roff.
-func TestManual(t *testing.T) {
-	var grammar struct {
-		Log  `embed:""`
-		Read struct {
-			File   string `arg:"" help:"'A' file, or \\ for none."`
-			Secret bool   `hidden:"" help:"Nobody knows."`
-		} `cmd:"" help:"Read a file."`
-	}
-	var got strings.Builder
-	ctx, code := Parse(&grammar, []string{"--man"}, &got, io.Discard, "test", "Tests: all of them.\n\n.SH is no heading here.")
-	if ctx != nil || code != 0 {
-		t.Fatalf("Parse(--man) = %v, %d, want nil and 0", ctx, code)
-	}
-	want := `.TH "SLUICE\-TEST" "8" "" "Sluice" "Administration"
-.SH "NAME"
-sluice\-test \- Tests
-.SH "SYNOPSIS"
-\fBsluice\-test\fR <command> [flags]
-.SH "DESCRIPTION"
-.PP
-Tests: all of them.
-.PP
-\&.SH is no heading here.
-.SH "OPTIONS"
-.TP
-\fB\-h, \-\-help\fR
-Show context\-sensitive help.
-.TP
-\fB\-\-log\-level=LEVEL\fR
-Minimum level to log: debug, info, warn or error. Default: info. [$SLUICE_LOG_LEVEL]
-.TP
-\fB\-\-log\-format=FORMAT\fR
-Log format: text or json. Default: text. [$SLUICE_LOG_FORMAT]
-.SH "COMMANDS"
-.SS "test read <file> [flags]"
-.PP
-Read a file.
-.TP
-\fB<file>\fR
-\&'A' file, or \e for none.
-`
-	if diff := cmp.Diff(want, got.String()); diff != "" {
-		t.Errorf("--man prints (-want +got):\n%s", diff)
 	}
 }
 

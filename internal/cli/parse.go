@@ -29,10 +29,6 @@ func Parse(grammar any, args []string, stdout, stderr io.Writer, name, descripti
 	if err != nil {
 		return nil, Exit(stderr, name, err)
 	}
-	// No flag of the grammar, where it would be in each command's help.
-	if answerMan(args, parser.Model, stdout) {
-		return nil, 0
-	}
 	ctx, err = parser.Parse(args)
 	switch {
 	case exit >= 0: // --help
