@@ -39,6 +39,7 @@ type limiter struct {
 	credits    credits
 	unheard    unheard
 	overflowed uint64 // requests uncounted, of which the metric knows
+	postponed  uint64 // asks for slots that waited for a flush, of which the metric knows
 	unsaid     uint64 // corrections that were dropped, of which the metric knows
 }
 

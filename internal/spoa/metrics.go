@@ -50,6 +50,7 @@ type verdictMetrics struct {
 type waitMetrics struct {
 	waits, inLine prometheus.Histogram
 	timeouts      prometheus.Counter
+	asksPostponed prometheus.Counter
 	line          prometheus.Gauge
 }
 
@@ -162,6 +163,8 @@ func newWaitMetrics(f metric.Factory) waitMetrics {
 			.01, .05, .1, .25, .5, 1, 2, 5, 10, 30),
 		timeouts: f.Counter("sluice_verdict_timeouts_total",
 			"Requests that waited as long as they may and were decided without the cluster."),
+		asksPostponed: f.Counter("sluice_slot_asks_postponed_total",
+			"Asks for slots that waited a few milliseconds because the agent had asked Redis 50 times for the same user within 100 ms."),
 		line: f.Gauge("sluice_line_requests",
 			"Requests that wait in line for a slot now."),
 	}

@@ -95,6 +95,7 @@ func (l *limiter) showCores() {
 	defer l.mu.Unlock()
 	for _, s := range l.shards {
 		of := s.slots.Stats()
+		all.Postponed += of.Postponed
 		all.Users, all.InProgress, all.InLine, all.Parked = all.Users+of.Users, all.InProgress+of.InProgress, all.InLine+of.InLine, all.Parked+of.Parked
 		users += s.tokens.KnownUsers()
 		costUsers += s.costs.KnownUsers()
@@ -110,6 +111,8 @@ func (l *limiter) showCores() {
 	// The cores count up, and a counter takes what is new.
 	l.metrics.uncounted.Add(float64(overflowed - l.overflowed))
 	l.overflowed = overflowed
+	l.metrics.asksPostponed.Add(float64(all.Postponed - l.postponed))
+	l.postponed = all.Postponed
 	l.metrics.correctionsDropped.Add(float64(unsaid - l.unsaid))
 	l.unsaid = unsaid
 }

@@ -66,6 +66,7 @@ type Agent struct {
 	inProgress int    // requests believed in progress, of all users
 	inLine     int    // requests that wait for a slot, of all users
 	overflow   uint64 // requests admitted uncounted
+	postponed  uint64 // asks that waited for a flush because their user was asked for too often
 }
 
 // NewAgent returns an agent that knows of no other: it is alone until Cluster
@@ -168,11 +169,12 @@ type Stats struct {
 	InLine     int    // requests that wait for a slot
 	Parked     int    // users of whom only the places are known that HAProxy may have
 	Overflowed uint64 // requests admitted uncounted because too many users were known
+	Postponed  uint64 // asks that waited for a flush because their user was asked for too often
 }
 
 // Stats returns the agent's counts.
 func (a *Agent) Stats() Stats {
-	return Stats{Users: len(a.users), InProgress: a.inProgress, InLine: a.inLine, Parked: a.parked.users, Overflowed: a.overflow}
+	return Stats{Users: len(a.users), InProgress: a.inProgress, InLine: a.inLine, Parked: a.parked.users, Overflowed: a.overflow, Postponed: a.postponed}
 }
 
 // InProgress is how many requests of a user the agent believes in progress here,

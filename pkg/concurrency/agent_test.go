@@ -1428,6 +1428,54 @@ func TestAgentGivesUpSlotsOfItsShare(t *testing.T) {
 	r.holds("when one has ended, though its share is 5", 3)
 }
 
+// An instance may have all slots for its share, and the pool count a portion for an instance that has not
+// asked yet. A slot that becomes free goes back then, in one ask, and the requests that wait are decided.
+func TestAgentGivesBackPartOfAWholeShare(t *testing.T) {
+	limit := 10
+	r := newCreditRig(t, 2, &limit)
+	r.Lost(ms(0), true)
+	r.start(0, 10)
+	r.Progress(ms(10), "u", 10, count{Tracked: 10, Active: 10})
+	r.Lost(ms(20), false)
+	r.Share(ms(20), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: 10}}})
+	r.pass(20, 100)
+	r.holds("registered", 10)
+	r.Progress(ms(100), "u", 10, count{Tracked: 10, Active: 9})
+	_, waiting := r.start(100, 3)
+	asks := 0
+	for range 100 {
+		asks += len(r.exchange(100, false))
+	}
+	if asks > 5 {
+		t.Errorf("asked %d times in an instant, want a few times", asks)
+	}
+	r.holds("when one has ended", 9)
+	if got := r.decided(); len(got) != len(waiting) {
+		t.Errorf("%d requests that waited are decided, want %d", len(got), len(waiting))
+	}
+}
+
+// TestAgentAskPace changes what an agent wants of the pool with each answer: asks for one user have a bound.
+func TestAgentAskPace(t *testing.T) {
+	r := newRig(t, 2)
+	concurrency.Take(r.pool, 2, "other", concurrency.Ask{User: "u", Seq: 1, Want: 4, Active: 4, Limit: 10})
+	asks := 0
+	for at := range 1000 {
+		if at%5 == 0 {
+			r.Tick(ms(at))
+			r.start(at, 10)
+			asks += len(r.exchange(at, true))
+		}
+		for i := range 10 {
+			r.Share(ms(at), concurrency.Sharing{User: "u", Until: ms(at + 1000), Shares: []concurrency.Share{{Instance: "me", Slots: 10 * (i % 2)}}})
+			asks += len(r.exchange(at, false))
+		}
+	}
+	if postponed := r.Stats().Postponed; asks > 700 || asks < 500 || postponed == 0 {
+		t.Errorf("asked %d times in a second, %d postponed; want 500 to 700 and some", asks, postponed)
+	}
+}
+
 // When the pool is back it hears again what it may not know: not what it takes for held without a word.
 func TestAgentRegistersAfterALoss(t *testing.T) {
 	const portion = 10 // of 80 slots and two instances

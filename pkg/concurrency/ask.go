@@ -11,6 +11,11 @@ const (
 	slowestBelow  = 20 * time.Millisecond
 	slowestBeyond = 40 * time.Millisecond
 
+	// Asks of one user that do not wait for a flush are at most urgentAsks in an urgentSpan. Flushes
+	// come every 5 ms, so an agent asks for one user at most 700 times a second.
+	urgentAsks = 50
+	urgentSpan = 100 * time.Millisecond
+
 	refreshSpan = 10 * time.Second       // held slots are confirmed so often; the pool forgets after 30 s
 	refusedSpan = 100 * time.Millisecond // refusals alone are reported so often
 )
@@ -45,13 +50,36 @@ func (a *Agent) askDue(u *user, now int64) bool {
 	return l.held < l.told || lasts && since >= int64(refreshSpan)
 }
 
-// listUrgent has the user asked for without waiting for the next flush.
+// pace counts the asks of one user that do not wait for a flush.
+type pace struct {
+	span int64 // the number of the urgentSpan in which asks are counted
+	asks int
+}
+
+// allows counts an ask, and reports whether it is within the bound.
+func (p *pace) allows(now int64) bool {
+	if span := now / int64(urgentSpan); span != p.span {
+		*p = pace{span: span}
+	}
+	p.asks++
+	return p.asks <= urgentAsks
+}
+
+// listUrgent has the user asked for without waiting for the next flush, unless the user was asked
+// for too often.
 func (a *Agent) listUrgent(u *user) {
-	a.out.Urgent = true
 	if !u.lease.listed.urgent {
+		if !u.lease.pace.allows(a.now) {
+			if !u.lease.listed.flush {
+				a.postponed++
+			}
+			a.listForFlush(u)
+			return
+		}
 		u.lease.listed.urgent = true
 		a.urgent = append(a.urgent, u)
 	}
+	a.out.Urgent = true
 }
 
 // listForFlush has the user asked for with the next flush.
@@ -145,8 +173,9 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		if u.quota.nearlyUsed(u.quota.limit - g.Free) {
 			u.heat.markHot(now, now+int64(hotSpan))
 		}
-		if g.Held < ask.Want {
-			// Others hold them, and have to hear first that they are needed.
+		if g.Held < ask.Want || l.overcommitted() {
+			// Others hold them, and have to hear first that they are needed. While more is held than
+			// there is, the next ask gives up what is idle here instead of asking for more.
 			a.backOff(u, now)
 		} else {
 			l.retryNow()

@@ -33,6 +33,7 @@ type lease struct {
 	pool     heard // what it has heard
 	doubtful bool  // it may have missed or forgotten something, and is to hear it again
 	listed   listed
+	pace     pace
 	retryAt  int64 // no sooner are more slots asked for
 	gap      int64 // from one such ask to the next; 0: the last one was granted
 }

@@ -39,6 +39,24 @@ func TestPlacesOfACoolUser(t *testing.T) {
 	}
 }
 
+// TestPlacesAfterAStart has all clients come to one of two instances as soon as both serve, while Redis
+// answers late. The other instance has no requests of the user: its portion is free for the first one
+// within a second.
+func TestPlacesAfterAStart(t *testing.T) {
+	for seed := range uint64(20) {
+		c := scenario{
+			seed: seed, agents: 2, limit: 10, clients: alone(50, 2), credit: true, young: true, together: true, begins: 50 * time.Millisecond,
+			lostAt: time.Millisecond, backAt: 100 * time.Millisecond,
+			retry: 50 * time.Millisecond, work: mixedWork, link: simulation.Link{RTT: 200 * time.Microsecond}, seconds: 10,
+		}.run()
+		c.check(t, 1, 0.97)
+		// Most of them tell the pool of a request that began or ended.
+		if most := 100 * c.seconds; c.asked > most {
+			t.Errorf("seed %d: the pool was asked %d times in %d s, want at most %d", seed, c.asked, c.seconds, most)
+		}
+	}
+}
+
 // TestPlacesOfAHotUser has more clients than slots, who come at once or one by one, and
 // later leave: HAProxy's places cost no slot for long.
 func TestPlacesOfAHotUser(t *testing.T) {

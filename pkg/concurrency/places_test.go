@@ -487,23 +487,29 @@ func TestPlacesReplacedAgain(t *testing.T) {
 // TestPlacesHeldByOthers has an instance that has nothing of a hot user repeat that it
 // holds none, lest the pool count its portion when the field is old.
 func TestPlacesHeldByOthers(t *testing.T) {
-	limit := 100
-	r := newCreditRig(t, 4, &limit)
-	last := 0
-	for at := 0; at < 25_000; at += 5 {
-		if at%1000 == 0 {
-			r.Share(ms(at), concurrency.Sharing{User: "u", Until: ms(at + 3000)})
-		}
-		r.Tick(ms(at))
-		if asks := r.exchange(at, true); len(asks) > 0 {
-			last = at
-		}
-		if at-last > 11_000 {
-			t.Fatalf("at %d nothing was said for 11 s", at)
-		}
-		if h, ok := r.pool["me"]; at > 10 && (!ok || h.Held > 0) {
-			t.Fatalf("at %d the pool has %+v, %v, want that none is held", at, h, ok)
-		}
+	for _, known := range []time.Duration{time.Minute, 0} {
+		t.Run(fmt.Sprint("instances known for ", known), func(t *testing.T) {
+			limit := 100
+			r := newCreditRig(t, 1, &limit)
+			r.Cluster(t0.Add(-known), 4, 0)
+			r.live = []string{"other0", "other1", "other2"}
+			last := 0
+			for at := 0; at < 25_000; at += 5 {
+				if at%1000 == 0 {
+					r.Share(ms(at), concurrency.Sharing{User: "u", Until: ms(at + 3000)})
+				}
+				r.Tick(ms(at))
+				if asks := r.exchange(at, true); len(asks) > 0 {
+					last = at
+				}
+				if at-last > 11_000 {
+					t.Fatalf("at %d nothing was said for 11 s", at)
+				}
+				if h, ok := r.pool["me"]; at > 10 && (!ok || h.Held > 0) {
+					t.Fatalf("at %d the pool has %+v, %v, want that none is held", at, h, ok)
+				}
+			}
+		})
 	}
 }
 

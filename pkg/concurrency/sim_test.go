@@ -60,6 +60,7 @@ type scenario struct {
 	pause    time.Duration // the pool answers nothing for so long, each half second
 	lostAt   time.Duration
 	backAt   time.Duration
+	young    bool          // the instances have just met
 	moveEach time.Duration // all clients move to the next agent so often
 
 	credit bool // HAProxy may have places
@@ -114,7 +115,11 @@ func (s scenario) run() *cluster {
 		a.core = concurrency.NewAgent(concurrency.Config{
 			Instance: a.name, Lookup: func(string) (int, bool) { return s.limit, s.credit },
 		})
-		a.core.Cluster(c.Now.Add(-time.Minute), s.agents, i)
+		met := c.Now.Add(-time.Minute)
+		if s.young {
+			met = c.Now
+		}
+		a.core.Cluster(met, s.agents, i)
 		a.haproxy = &haproxy{process: 1}
 		a.session = a.haproxy
 		c.agents = append(c.agents, a)

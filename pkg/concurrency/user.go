@@ -53,7 +53,8 @@ func (a *Agent) holdPortion(u *user, now int64) {
 		// were asked for.
 		u.lease.held = min(u.lease.held, u.upperBound())
 	}
-	u.lease.told = u.lease.held
+	// The pool counts the portion until it is told of less.
+	u.lease.told = u.lease.portion
 }
 
 // upperBound is an upper bound of the requests in progress here, whoever admitted them, and of
