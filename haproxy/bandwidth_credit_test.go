@@ -252,7 +252,7 @@ func testWhatPassesByCredit(t *testing.T, beside bool) {
 			if beside {
 				tt.backend = "app" // theirs, whatever is held
 			}
-			count := func() string { return r.stat(t, tt.backend, "BACKEND", 7) }
+			count := func() string { return r.stat(t, tt.backend, "BACKEND", "stot") }
 			before := count()
 			proctest.Eventually(t, "a request by credit", func() error {
 				r.takeTold(t)

@@ -95,7 +95,7 @@ func TestBandwidth(t *testing.T) {
 			bob.runsAt(t, 2*mib)
 			alice.neverOver(t, began, 8*mib)
 			bob.neverOver(t, began, 2*mib)
-			if got := r.stat(t, "origin", "BACKEND", 7); got != "0" {
+			if got := r.stat(t, "origin", "BACKEND", "stot"); got != "0" {
 				t.Errorf("%s requests that nobody was asked about, want 0", got)
 			}
 		})

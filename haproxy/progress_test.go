@@ -148,7 +148,7 @@ func statuses(all <-chan answer, n int) map[int]int {
 
 func TestInProgress(t *testing.T) {
 	g := newGate()
-	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Identify: "header,ip"}})
+	r := shared(t, byHeader.with(g.ServeHTTP))
 	r.refuseWith(refuseBad)
 	r.teach(t, "block", "blocked", time.Now().Add(time.Hour), 1)
 
@@ -223,31 +223,27 @@ func tell(second func() vars) func(heard) vars {
 }
 
 func TestWait(t *testing.T) {
-	t.Parallel()
 	asked := []heard{{"alice", "GET", "start-message", 0, 0, "", false}, {"alice", "GET", "wait-message", 0, 0, "", false}}
 	refused := vars{"reason": "concurrent-requests", "limit": uint32(11)}
+	impatient := setup{Config: Config{Env: []string{"SLUICE_WAIT_TIMEOUT=1s"}}} // longer than a question takes to an agent on a busy machine
 	for _, row := range []struct {
 		name   string
-		second vars
-		dies   bool
-		late   bool // the second answer
+		setup  setup
+		second vars // nil: an allowed request
+		end    func(r *rig, answer func())
 		status int
 		policy string
 	}{
-		{"a place becomes free", nil, false, false, 200, ""},
-		{"no place becomes free", refused, false, false, 429, `"concurrent-requests";q=11;qu="concurrent-requests"`},
-		{"the agent dies", nil, true, false, 429, `"concurrent-requests";q=10;qu="concurrent-requests"`},
-		{"the agent forgets", nil, false, true, 429, `"concurrent-requests";q=10;qu="concurrent-requests"`},
+		{"a place becomes free", usual, nil, func(_ *rig, answer func()) { answer() }, 200, ""},
+		{"no place becomes free", usual, refused, func(_ *rig, answer func()) { answer() }, 429, `"concurrent-requests";q=11;qu="concurrent-requests"`},
+		{"the agent dies", usual, nil, func(r *rig, _ func()) { r.die() }, 429, `"concurrent-requests";q=10;qu="concurrent-requests"`},
+		{"the agent forgets", impatient, nil, func(*rig, func()) {}, 429, `"concurrent-requests";q=10;qu="concurrent-requests"`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			c := Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}
-			if row.late {
-				// Longer than a question takes to come to an agent on a busy machine: who has given up asks nobody.
-				c.Env = []string{"SLUICE_WAIT_TIMEOUT=1s"}
-			}
-			r := newRig(t, setup{Config: c})
+			r := shared(t, row.setup)
 			waiting, free := make(chan struct{}, 1), make(chan struct{})
-			defer func() { close(free) }()
+			answer := sync.OnceFunc(func() { close(free) })
+			defer answer()
 			r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return row.second }))
 			done := r.start("alice")
 			select {
@@ -258,12 +254,7 @@ func TestWait(t *testing.T) {
 			if seen, active := r.takeSeen(), r.active(t); len(seen) != 0 || len(active) != 0 {
 				t.Errorf("while it waits: %d at the origin, active %v; want none", len(seen), active)
 			}
-			switch {
-			case row.dies:
-				r.die()
-			case !row.late:
-				free <- struct{}{}
-			}
+			row.end(r, answer)
 			got := <-done
 			if got.Status != row.status || got.Header.Get("RateLimit-Policy") != row.policy {
 				t.Errorf("answer = %d with policy %s, want %d with %s", got.Status, got.Header.Get("RateLimit-Policy"), row.status, row.policy)
@@ -280,25 +271,12 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// A refusal that also names a time to wait is a refusal.
-func TestReasonIsStrongerThanWait(t *testing.T) {
-	r := newRig(t, setup{})
-	r.answerWith(func(heard) vars { return vars{"reason": "concurrent-requests", "wait": uint32(1000)} })
-	if got := r.get(t); got.Status != 429 {
-		t.Errorf("status = %d, want 429", got.Status)
-	}
-	if asked := r.takeHeard(t); len(asked) != 1 {
-		t.Errorf("the agent heard %v, want one question", asked)
-	}
-}
-
 // longestWait is as long as requests can wait: HAProxy gives up on clients after a minute.
 const longestWait = "59s"
 
 func TestManyWaitAtOnce(t *testing.T) {
-	t.Parallel()
 	const waiters = 500
-	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}})
+	r := shared(t, usual)
 	free := make(chan struct{})
 	opened := sync.OnceFunc(func() { close(free) })
 	defer opened()
@@ -344,14 +322,13 @@ func TestManyWaitAtOnce(t *testing.T) {
 // a place depends on what HAProxy hears first. Nothing stays in progress. Who
 // only half-closed is served.
 func TestGivesUpWaiting(t *testing.T) {
-	t.Parallel()
 	for name, giveUp := range map[string]func(*net.TCPConn){
 		"reset":       func(c *net.TCPConn) { _ = c.SetLinger(0); _ = c.Close() },
 		"closed":      func(c *net.TCPConn) { _ = c.Close() },
 		"half-closed": func(c *net.TCPConn) { _ = c.CloseWrite() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}})
+			r := shared(t, usual)
 			waiting, free := make(chan struct{}, 1), make(chan struct{})
 			r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
 			conn := dial(t, "tcp", r.addr)
@@ -382,9 +359,7 @@ func TestGivesUpWaiting(t *testing.T) {
 // With "option abortonclose" in the defaults, HAProxy asks no question for a
 // client that has half-closed already. That is no way past the agent.
 func TestNoWayAroundTheAgent(t *testing.T) {
-	r := newRig(t, setup{edit: func(cfg string) string {
-		return strings.Replace(cfg, "    timeout tunnel 1h\n", "    timeout tunnel 1h\n    option abortonclose\n", 1)
-	}})
+	r := shared(t, chosen)
 	r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 1, 1, 0} })
 	for range 20 {
 		conn := dial(t, "tcp", r.addr)
@@ -415,47 +390,28 @@ func TestHoldsTheTaughtPartWithoutAgent(t *testing.T) {
 	const requests, most = 50, 10
 	for _, row := range []struct {
 		name  string
+		setup setup
 		start func(t *testing.T, r *rig)
-		c     Config
 		most  int // taught; 0: not known
 		want  int // admitted
 	}{
-		{"refuses connections", func(*testing.T, *rig) {}, Config{}, most, most},
-		{"is down", func(t *testing.T, r *rig) {
-			proctest.Eventually(t, "the agent's server is down", func() error { return r.agentIs(t, "DOWN") })
-		}, Config{}, most, most},
-		{"says nothing", func(t *testing.T, r *rig) {
-			l, err := net.Listen("unix", filepath.Join(r.dir, "spoa.sock"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { l.Close() })
-		}, Config{VerdictTimeout: 30 * time.Millisecond}, most, most},
-		{"is down, nothing taught", func(*testing.T, *rig) {}, Config{}, 0, requests},
-		{"answers", func(t *testing.T, r *rig) { r.listen(t, filepath.Join(r.dir, "spoa.sock")) }, Config{}, most, requests},
+		{"answers", usual, func(*testing.T, *rig) {}, most, requests},
+		{"refuses connections", hasty, func(_ *testing.T, r *rig) { r.die() }, most, most},
+		{"is down", usual, func(t *testing.T, r *rig) { r.down(t) }, most, most},
+		{"is down, nothing taught", usual, func(t *testing.T, r *rig) { r.down(t) }, 0, requests},
+		{"says nothing", hasty, func(t *testing.T, r *rig) { r.die(); r.hang(t) }, most, most},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			g := newGate()
-			r := newRig(t, setup{noAgent: true, serve: g.ServeHTTP, Config: row.c})
+			r := shared(t, row.setup.with(g.ServeHTTP))
 			row.start(t, r)
-			if row.want == requests && row.most > 0 {
-				proctest.Eventually(t, "the agent's server is up", func() error { return r.agentIs(t, "UP") })
-			}
 			r.cli(t, fmt.Sprintf("set table sluice/block key bob data.gpt0 0 data.gpc0 12 data.gpc1 %d", row.most))
 			all := r.starts("bob", requests)
 			g.await(t, row.want)
-			refused := requests - row.want
-			for range refused {
-				got := <-all
-				if got.Status != 429 || got.Header.Get("Sluice-Reason") != "concurrent-requests" ||
-					got.Header.Get("RateLimit-Policy") != `"concurrent-requests";q=12;qu="concurrent-requests"` {
-					t.Errorf("answer = %d %v, want 429 for concurrent-requests, limit 12", got.Status, fields(got))
-				}
+			for range requests - row.want {
+				wantRefused(t, <-all, "concurrent-requests", "concurrent-requests", `q=12;qu="concurrent-requests"`, 1, 3)
 			}
 			r.becomes(t, map[string]count{"bob": {row.want, requests}})
-			if got := len(g.arrived()); got != row.want {
-				t.Errorf("%d at the origin, want %d", got, row.want)
-			}
 			g.let(row.want)
 			if diff := cmp.Diff(map[int]int{200: row.want}, statuses(all, row.want)); diff != "" {
 				t.Errorf("answers by status (-want +got):\n%s", diff)
@@ -465,9 +421,25 @@ func TestHoldsTheTaughtPartWithoutAgent(t *testing.T) {
 	}
 }
 
+// hasty has the time-outs of the shipped files, for agents that do not answer.
+var hasty = setup{Config: Config{VerdictTimeout: 30 * time.Millisecond, Env: []string{"SLUICE_CHECK_TIMEOUT=100ms"}}}
+
+// hang has an agent accept connections in place of the one that died, and say nothing.
+func (r *rig) hang(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(r.dir, "spoa.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+}
+
+// bounded is for an origin that gets two requests at a time.
+var bounded = setup{Config: Config{Env: []string{"SLUICE_ORIGIN_MAXCONN=2"}}}
+
 func TestPriorityWhenTheOriginIsFull(t *testing.T) {
 	g := newGate()
-	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Env: []string{"SLUICE_ORIGIN_MAXCONN=1"}}})
+	r := shared(t, bounded.with(g.ServeHTTP))
 	priority := map[string]string{"low": "10", "high": "-5", "highest": "-2047"}
 	r.answerWith(func(h heard) vars {
 		if p, ok := priority[h.User]; ok {
@@ -475,27 +447,27 @@ func TestPriorityWhenTheOriginIsFull(t *testing.T) {
 		}
 		return nil
 	})
-	order := []string{"first", "low", "none", "high", "low", "highest"}
+	order := []string{"first", "first", "low", "none", "high", "low", "highest"}
 	answers := make(chan answer, len(order))
 	for i, user := range order {
 		done := r.start(user)
 		go func() { answers <- <-done }()
-		if i == 0 {
-			g.await(t, 1)
+		if i < 2 {
+			g.await(t, i+1)
 			continue
 		}
 		proctest.Eventually(t, "the request queues", func() error {
-			if got := r.stat(t, "asked", "BACKEND", 2); got != fmt.Sprint(i) {
-				return fmt.Errorf("%s in the queue, want %d", got, i)
+			if got := r.stat(t, "asked", "BACKEND", "qcur"); got != fmt.Sprint(i-1) {
+				return fmt.Errorf("%s in the queue, want %d", got, i-1)
 			}
 			return nil
 		})
 	}
 	for i := range order {
-		g.await(t, i+1)
+		g.await(t, min(i+2, len(order)))
 		g.let(1)
 	}
-	if diff := cmp.Diff([]string{"first", "highest", "high", "none", "low", "low"}, g.arrived()); diff != "" {
+	if diff := cmp.Diff([]string{"first", "first", "highest", "high", "none", "low", "low"}, g.arrived()); diff != "" {
 		t.Errorf("served (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[int]int{200: len(order)}, statuses(answers, len(order))); diff != "" {
@@ -503,59 +475,14 @@ func TestPriorityWhenTheOriginIsFull(t *testing.T) {
 	}
 }
 
-func TestRetryJitter(t *testing.T) {
-	for _, row := range []struct {
-		name   string
-		jitter int
-		native bool
-		want   []string
-	}{
-		{"agent", 0, false, []string{"1", "2", "3"}},
-		{"native", 0, true, []string{"1", "2", "3"}},
-		{"none", 1, true, []string{"1"}},
-		{"five", 5, false, []string{"1", "2", "3", "4", "5"}},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			r := newRig(t, setup{Config: Config{Env: []string{fmt.Sprint("SLUICE_RETRY_JITTER=", row.jitter)}}})
-			if row.native {
-				r.teach(t, "block", "bob", time.Now().Add(time.Hour), 10)
-			}
-			r.refuseWith(func(question) *verdict { return &verdict{"concurrent-requests", "*", 10, 77, 0} })
-			var raw []string
-			for range 200 { // one of five is missing once in 10^18 runs
-				raw = append(raw, httpGET("/", "X-User: bob"))
-			}
-			got := map[string]bool{}
-			for _, a := range r.send(t, raw...) {
-				retry := a.Header.Get("Retry-After")
-				got[retry] = true
-				if want := `"concurrent-requests";r=0;t=` + retry; a.Header.Get("RateLimit") != want {
-					t.Fatalf("RateLimit = %s, want %s", a.Header.Get("RateLimit"), want)
-				}
-			}
-			want := map[string]bool{}
-			for _, w := range row.want {
-				want[w] = true
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("values of Retry-After (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 // cancelled sends a request over HTTP/2, and cancels its stream when ready returns.
 func cancelled(t *testing.T, q *http.Request, ready func()) {
 	t.Helper()
-	var h2 http.Protocols
-	h2.SetUnencryptedHTTP2(true)
-	transport := &http.Transport{Protocols: &h2}
-	defer transport.CloseIdleConnections()
 	ctx, cancel := context.WithCancel(q.Context())
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		resp, err := transport.RoundTrip(q.WithContext(ctx))
+		resp, err := browser(t, true).Do(q.WithContext(ctx))
 		if err == nil {
 			resp.Body.Close()
 		}
@@ -564,14 +491,13 @@ func cancelled(t *testing.T, q *http.Request, ready func()) {
 	ready()
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Fatalf("RoundTrip = %v, want cancelled", err)
+		t.Fatalf("the request ended with %v, want cancelled", err)
 	}
 }
 
 // A cancelled HTTP/2 stream waits no longer, from 3.0 on, and never takes a place.
 func TestGivesUpWaitingOverHTTP2(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}})
+	r := shared(t, usual)
 	waiting, free := make(chan struct{}), make(chan struct{})
 	r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
 	q, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+r.addr+"/", nil)

@@ -3,6 +3,8 @@ package haproxy
 import (
 	"bufio"
 	"bytes"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -13,15 +15,18 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/negasus/haproxy-spoe-go/action"
 	"github.com/negasus/haproxy-spoe-go/agent"
 	"github.com/negasus/haproxy-spoe-go/logger"
+	"github.com/negasus/haproxy-spoe-go/message"
 	"github.com/negasus/haproxy-spoe-go/request"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // patientChecks is for agents on a machine that is busy with other tests.
@@ -57,13 +62,13 @@ type vars map[string]any
 
 // spoeAgent answers every message as told, and keeps the messages.
 type spoeAgent struct {
-	mu     sync.Mutex
-	heard  []heard
-	told   []told // the same messages
-	faults []string
-	answer func(told) vars // nil: all are allowed
-	conns  map[net.Conn]bool
-	l      net.Listener
+	mu      sync.Mutex
+	told    []told
+	faults  []string
+	answers map[string]func(told) vars // by user; they come before answer
+	answer  func(told) vars            // nil: all are allowed
+	conns   map[net.Conn]bool
+	l       net.Listener
 }
 
 // verdict is a refusal as the agent's variables say it.
@@ -97,68 +102,39 @@ func (a *spoeAgent) note(r *request.Request) (h told, answer func(told) vars) {
 		a.faults = append(a.faults, err.Error())
 		return h, nil
 	}
-	for name, to := range map[string]*string{"user": &h.User, "class": &h.Class} {
-		v, _ := m.KV.Get(name)
-		text, ok := v.(string)
-		if !ok {
-			a.faults = append(a.faults, fmt.Sprintf("argument %s is a %T (%v), want text", name, v, v))
-		}
-		*to = text
+	arg(a, m, "user", &h.User, true)
+	arg(a, m, "class", &h.Class, true)
+	arg(a, m, "tracked", &h.Tracked, true)
+	arg(a, m, "active", &h.Active, true)
+	if op, there := m.KV.Get("op"); op == "" || !there {
+		a.faults = append(a.faults, fmt.Sprintf("argument op is %v, there: %t; want text or null", op, there))
 	}
-	switch op, ok := m.KV.Get("op"); op := op.(type) {
-	case string:
-		h.Op = op
-		if op == "" {
-			a.faults = append(a.faults, "argument op is empty, want none")
-		}
-	default:
-		if op != nil || !ok {
-			a.faults = append(a.faults, fmt.Sprintf("argument op is a %T (%v), there: %t; want text or null", op, op, ok))
-		}
+	for name, to := range map[string]*string{"op": &h.Op, "classes": &h.Classes, "units": &h.Units, "cost_0": &h.Costs[0], "cost_1": &h.Costs[1]} {
+		arg(a, m, name, to, false)
 	}
-	for name, to := range map[string]*int64{"tracked": &h.Tracked, "active": &h.Active} {
-		v, _ := m.KV.Get(name)
-		n, ok := v.(int64)
-		if !ok {
-			a.faults = append(a.faults, fmt.Sprintf("argument %s is a %T (%v), want an int64", name, v, v))
-		}
-		*to = n
-	}
-	switch log, there := m.KV.Get("log"); log := log.(type) {
-	case bool:
-		h.Log = log
-	default:
-		if there {
-			a.faults = append(a.faults, fmt.Sprintf("argument log is a %T (%v), want a boolean or none", log, log))
-		}
-	}
-	if classes, there := m.KV.Get("classes"); there {
-		h.Classes, _ = classes.(string)
-	}
-	if shares, there := m.KV.Get("shares"); there {
-		h.Shares, _ = shares.(bool)
-	}
-	for name, to := range map[string]*string{"units": &h.Units, "cost_0": &h.Costs[0], "cost_1": &h.Costs[1]} {
-		v, _ := m.KV.Get(name)
-		text, ok := v.(string)
-		if v != nil && !ok {
-			a.faults = append(a.faults, fmt.Sprintf("argument %s is a %T (%v), want text or none", name, v, v))
-		}
-		*to = text
-	}
+	arg(a, m, "log", &h.Log, false)
+	arg(a, m, "shares", &h.Shares, false)
 	for name, to := range map[string]*int64{"spent": &h.Spent, "drawn": &h.Drawn, "lapsed": &h.Lapsed, "here": &h.Here, "places": &h.Places, "id": &h.ID} {
-		v, _ := m.KV.Get(name)
-		n, ok := v.(int64)
-		if !ok {
-			n = -1
-			if v != nil {
-				a.faults = append(a.faults, fmt.Sprintf("argument %s is a %T (%v), want an int64 or none", name, v, v))
-			}
-		}
-		*to = n
+		*to = -1
+		arg(a, m, name, to, false)
 	}
-	a.heard, a.told = append(a.heard, h.heard), append(a.told, h)
+	a.told = append(a.told, h)
+	if answer, ok := a.answers[h.User]; ok {
+		return h, answer
+	}
 	return h, a.answer
+}
+
+// arg reads an argument of a message. It may be null, or not there, unless it is required.
+func arg[T any](a *spoeAgent, m *message.Message, name string, to *T, required bool) {
+	v, _ := m.KV.Get(name)
+	got, ok := v.(T)
+	switch {
+	case ok:
+		*to = got
+	case v != nil || required:
+		a.faults = append(a.faults, fmt.Sprintf("argument %s is a %T (%v), want a %T", name, v, v, *to))
+	}
 }
 
 // answerWith decides about the messages from now on.
@@ -201,14 +177,41 @@ func (a *spoeAgent) takeHeard(t testing.TB) []heard {
 // takeTold returns the messages since the last call, whole.
 func (a *spoeAgent) takeTold(t testing.TB) []told {
 	t.Helper()
+	return a.take(t, func(told) bool { return true })
+}
+
+// toldOf is takeTold of one user.
+func (a *spoeAgent) toldOf(t testing.TB, user string) []told {
+	t.Helper()
+	return a.take(t, func(q told) bool { return q.User == user })
+}
+
+func (a *spoeAgent) take(t testing.TB, wanted func(told) bool) (taken []told) {
+	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, f := range a.faults {
 		t.Errorf("agent: %s", f)
 	}
-	told := a.told
-	a.heard, a.told, a.faults = nil, nil, nil
-	return told
+	a.faults = nil
+	a.told = slices.DeleteFunc(a.told, func(q told) bool {
+		if wanted(q) {
+			taken = append(taken, q)
+			return true
+		}
+		return false
+	})
+	return taken
+}
+
+// answerFor decides about the messages of one user from now on.
+func (a *spoeAgent) answerFor(user string, f func(told) vars) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.answers == nil {
+		a.answers = map[string]func(told) vars{}
+	}
+	a.answers[user] = f
 }
 
 // takeAsked returns the questions since the last call.
@@ -239,10 +242,21 @@ func (a *spoeAgent) listen(t testing.TB, path string) {
 func (a *spoeAgent) die() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.l == nil {
+		return
+	}
 	_ = a.l.Close()
 	for conn := range a.conns {
 		_ = conn.Close()
 	}
+	a.l = nil
+}
+
+// down has the agent die, and waits until HAProxy knows: questions before that wait for their verdict's time-out.
+func (r *rig) down(t testing.TB) {
+	t.Helper()
+	r.die()
+	proctest.Eventually(t, "the agent's server is down", func() error { return r.agentIs(t, "DOWN") })
 }
 
 // mortal is a listener whose connections the agent knows.
@@ -271,8 +285,11 @@ type rig struct {
 	dir   string
 	env   []string // of HAProxy
 
-	mu   sync.Mutex
-	seen []*http.Request // by the origin
+	mu    sync.Mutex
+	serve http.HandlerFunc // the origin
+	seen  []*http.Request  // by the origin
+
+	tests int // that use it now
 }
 
 // setup changes how a rig is started.
@@ -284,6 +301,159 @@ type setup struct {
 	edit    func(cfg string) string
 }
 
+// with is s with another origin.
+func (s setup) with(serve http.HandlerFunc) setup {
+	s.serve = serve
+	return s
+}
+
+// rigs are those that tests share, by configuration. They run until the package's last test has ended.
+var rigs struct {
+	sync.Mutex
+	byConfig map[string]*rig
+	ends     []func()
+	started  atomic.Int32 // HAProxies, also those that no tests share
+}
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	for _, end := range slices.Backward(rigs.ends) {
+		end()
+	}
+	if flag.Lookup("test.v").Value.String() == "true" {
+		fmt.Printf("%d HAProxies started\n", rigs.started.Load())
+	}
+	os.Exit(status)
+}
+
+// usual is the configuration of tests that need nothing special: as shipped, but for what a limit file, an operator's rules
+// and an environment add for the tests that look at it.
+var usual = setup{Config: Config{
+	Threads: 2,
+	Env:     []string{"SLUICE_RETRY_JITTER=1", "SLUICE_WAIT_TIMEOUT=" + longestWait},
+	Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Query: []string{"list"}}}}, {Name: longestClass, Any: []limits.Match{{PathPrefix: "/long"}}}},
+	Exempt:  exempted,
+}, edit: withDoors}
+
+var longestClass = strings.Repeat("C", 32)
+
+// fitted are files that a limit file with one class needs, for names in a header.
+var fitted = setup{Config: Config{Identify: "header:X-User", Fitted: true, Threads: 4, Exempt: exempted}, edit: withDoors}
+
+// withDoors adds a listener whose clients say their address in the PROXY protocol, and rules of an operator's where haproxy.cfg
+// says that they go.
+func withDoors(cfg string) string {
+	const bind, rules = `    bind "${SLUICE_BIND-127.0.0.1:8080}"`, "    # Rules of your own go here."
+	cfg = strings.Replace(cfg, bind, bind+"\n    bind \"unix@${SLUICE_TEST_DIR-.}/proxy.sock\" accept-proxy", 1)
+	return strings.Replace(cfg, rules, `    http-request set-src req.hdr(x-forwarded-for,-1) if { src 10.0.0.0/8 }
+    http-request deny deny_status 403 if { path /own }
+    http-request set-var(txn.sluice_refuse_status) req.fhdr(X-Status) if { req.fhdr(X-Status) -m found }
+    http-request set-var(txn.sluice_refuse_status) int(429) if { req.fhdr(X-Status) 429i }
+    http-request set-var(txn.sluice_refuse_body) req.fhdr(X-Body) if { req.fhdr(X-Body) -m found }
+
+`+rules, 1)
+}
+
+// lasting is a test whose cleanups wait for the end of the package's last test.
+type lasting struct{ testing.TB }
+
+func (lasting) Cleanup(f func()) { rigs.ends = append(rigs.ends, f) }
+func (lasting) Failed() bool     { return false }
+
+// shared returns a rig that all tests with the same configuration use. Its tables are empty and its agent allows
+// everything. Only tests that run in parallel share it at the same time: then it is as the others left it, and each test has
+// users of its own, whom it names in answerFor and toldOf.
+func shared(t *testing.T, s setup) *rig {
+	t.Helper()
+	cfg, err := Render(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.edit != nil {
+		cfg = s.edit(cfg)
+	}
+	key := fmt.Sprintf("%v %+v %s", s.beside, s.Config, cfg)
+	rigs.Lock()
+	defer rigs.Unlock()
+	r := rigs.byConfig[key]
+	if r == nil || !r.proc.Running() {
+		r = newRig(lasting{t}, s)
+		if rigs.byConfig == nil {
+			rigs.byConfig = map[string]*rig{}
+		}
+		rigs.byConfig[key] = r
+	} else if r.tests == 0 {
+		r.reset(t, s)
+	}
+	r.tests++
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("output of HAProxy:\n%s", r.proc.Output())
+		}
+		rigs.Lock()
+		defer rigs.Unlock()
+		r.tests--
+	})
+	return r
+}
+
+// reset makes a rig as good as new.
+func (r *rig) reset(t *testing.T, s setup) {
+	t.Helper()
+	r.streamsBecome(t, 0)
+	for table := range strings.Lines(r.cli(t, "show table")) {
+		if name, ok := strings.CutPrefix(table, "# table: "); ok {
+			name, _, _ = strings.Cut(name, ",")
+			r.cli(t, "clear table "+name)
+		}
+	}
+	r.spoeAgent.mu.Lock()
+	dead := r.l == nil
+	r.told, r.faults, r.answers, r.answer = nil, nil, nil, nil
+	r.spoeAgent.mu.Unlock()
+	switch {
+	case s.noAgent:
+		r.down(t)
+	case dead:
+		r.listen(lasting{t}, filepath.Join(r.dir, "spoa.sock"))
+		proctest.Eventually(t, "the agent's server is up", func() error { return r.agentIs(t, "UP") })
+	}
+	if slices.Contains(r.env, accessLog) {
+		r.get(t, "X-User: the-last-line")
+		proctest.Eventually(t, "the line of the last request", func() error {
+			if !strings.Contains(r.proc.Output(), "the-last-line") {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		r.takeTold(t)
+	}
+	r.proc.ClearOutput()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.serve, r.seen = s.serve, nil
+}
+
+// accessLog is the setting that has HAProxy write one.
+const accessLog = "SLUICE_ACCESS_LOG=json"
+
+// ServeHTTP is the origin.
+func (r *rig) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	r.mu.Lock()
+	serve := r.serve
+	r.mu.Unlock()
+	if serve != nil {
+		serve(w, q)
+		return
+	}
+	_, _ = io.Copy(io.Discard, q.Body)
+	r.mu.Lock()
+	r.seen = append(r.seen, q)
+	r.mu.Unlock()
+	fmt.Fprint(w, "origin")
+}
+
+// newRig starts a rig of the test's own.
 func newRig(t testing.TB, s setup) *rig {
 	t.Helper()
 	// Short, unlike t.TempDir(): a unix socket's path has 107 bytes at most.
@@ -292,43 +462,34 @@ func newRig(t testing.TB, s setup) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r := &rig{spoeAgent: &spoeAgent{}, dir: dir, stats: filepath.Join(dir, "stats.sock")}
-
-	if s.serve == nil {
-		s.serve = func(w http.ResponseWriter, q *http.Request) {
-			_, _ = io.Copy(io.Discard, q.Body)
-			r.mu.Lock()
-			r.seen = append(r.seen, q)
-			r.mu.Unlock()
-			fmt.Fprint(w, "origin")
-		}
-	}
-	origin := httptest.NewServer(s.serve)
+	r := &rig{spoeAgent: &spoeAgent{}, dir: dir, stats: filepath.Join(dir, "stats.sock"), serve: s.serve}
+	origin := httptest.NewServer(r)
 	t.Cleanup(origin.Close)
 
 	c := s.Config
-	if c.Origin == "" {
-		c.Origin = origin.Listener.Addr().String()
-	}
 	c.Stats = r.stats
-	if c.Runtime == "" {
-		c.Runtime = filepath.Join(dir, "runtime.sock")
+	// Of two values of a variable the later one counts.
+	c.Env = slices.DeleteFunc(append([]string{patientChecks, "SLUICE_TEST_DIR=" + dir}, c.Env...), func(v string) bool {
+		return strings.HasSuffix(v, "=") || strings.HasSuffix(v, "=0")
+	})
+	for _, field := range []struct {
+		value *string
+		unset string
+	}{
+		{&c.Origin, origin.Listener.Addr().String()},
+		{&c.Runtime, filepath.Join(dir, "runtime.sock")},
+		{&c.SPOE, "unix@" + filepath.Join(dir, "spoa.sock")},
+		{&c.Peer, "unix@" + filepath.Join(dir, "peer.sock")},
+		{&c.Bind, proctest.FreeAddr(t)},
+	} {
+		if *field.value == "" {
+			*field.value = field.unset
+		}
 	}
-	c.SPOE = "unix@" + filepath.Join(dir, "spoa.sock")
-	if c.Peer == "" {
-		c.Peer = "unix@" + filepath.Join(dir, "peer.sock")
-	}
-	if c.Bind == "" {
-		r.addr = proctest.FreeAddr(t)
-		c.Bind = r.addr
-	}
+	r.addr = c.Bind
 	if c.VerdictTimeout == 0 {
 		c.VerdictTimeout = proctest.Patience
 	}
-	// Of two values of a variable the later one counts; an empty one, and 0, leave the default.
-	c.Env = slices.DeleteFunc(append([]string{patientChecks}, c.Env...), func(v string) bool {
-		return strings.HasSuffix(v, "=") || strings.HasSuffix(v, "=0")
-	})
 	if c.Threads == 0 {
 		c.Threads = 1
 	}
@@ -344,12 +505,9 @@ func newRig(t testing.TB, s setup) *rig {
 		t.Fatal(err)
 	}
 	if s.edit != nil {
-		cfg, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		edited := s.edit(string(cfg))
-		if edited == string(cfg) {
+		cfg := readFile(t, file)
+		edited := s.edit(cfg)
+		if edited == cfg {
 			t.Fatal("the test's edit of haproxy.cfg changed nothing")
 		}
 		if err := os.WriteFile(file, []byte(edited), 0o600); err != nil {
@@ -357,6 +515,7 @@ func newRig(t testing.TB, s setup) *rig {
 		}
 	}
 	r.env = env
+	rigs.started.Add(1)
 	r.proc = proctest.HAProxy(t, file, r.addr, env...)
 	return r
 }
@@ -381,7 +540,18 @@ type answer struct {
 // answer to each.
 func (r *rig) send(t testing.TB, raw ...string) []answer {
 	t.Helper()
-	conn := dial(t, "tcp", r.addr)
+	return sendTo(t, "tcp", r.addr, raw...)
+}
+
+// sendFrom sends a request of a client with an address of its own, by the listener that withDoors opens.
+func (r *rig) sendFrom(t testing.TB, address, raw string) answer {
+	t.Helper()
+	return sendTo(t, "unix", filepath.Join(r.dir, "proxy.sock"), from(address, raw))[0]
+}
+
+func sendTo(t testing.TB, network, addr string, raw ...string) []answer {
+	t.Helper()
+	conn := dial(t, network, addr)
 	defer conn.Close()
 	if _, err := io.WriteString(conn, strings.Join(raw, "")); err != nil {
 		t.Fatal(err)
@@ -389,7 +559,11 @@ func (r *rig) send(t testing.TB, raw ...string) []answer {
 	in := bufio.NewReader(conn)
 	var out []answer
 	for i := range raw {
-		method, _, _ := strings.Cut(raw[i], " ")
+		request := raw[i]
+		if strings.HasPrefix(request, "PROXY ") {
+			_, request, _ = strings.Cut(request, "\n")
+		}
+		method, _, _ := strings.Cut(request, " ")
 		resp, err := http.ReadResponse(in, &http.Request{Method: method})
 		if err != nil {
 			t.Fatalf("answer %d of %d to %.200q: %v", i+1, len(raw), raw[i], err)

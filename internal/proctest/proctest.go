@@ -61,6 +61,13 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 // Output is what the process has written so far, its last 256 KiB at most.
 func (p *Process) Output() string { return p.out.String() }
 
+// ClearOutput drops what the process has written so far.
+func (p *Process) ClearOutput() {
+	p.out.mu.Lock()
+	defer p.out.mu.Unlock()
+	p.out.buf = nil
+}
+
 // Signal sends a signal to the process.
 func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
