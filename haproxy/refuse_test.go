@@ -423,6 +423,17 @@ func TestHealthChecksAreBounded(t *testing.T) {
 	}
 }
 
+// A chain that reads S3 requests has no health checks: each path is a bucket.
+func TestNoHealthChecksWithS3(t *testing.T) {
+	r := shared(t, usual)
+	for _, path := range strings.Fields(healthPaths) {
+		r.send(t, httpGET(path, "Authorization: AWS AKID:sig"))
+		if diff := cmp.Diff([]question{{"AKID", "GET"}}, r.takeAsked(t)); diff != "" {
+			t.Errorf("%s asked (-want +got):\n%s", path, diff)
+		}
+	}
+}
+
 func TestOriginSeesNoSluiceHeaders(t *testing.T) {
 	r := shared(t, byHeader)
 	for _, path := range []string{"/", "/healthz"} {
