@@ -11,14 +11,12 @@ LINT_VERSION := v2.15.0
 
 # Arguments of `sluice up` for `make run`, such as ARGS="--instances 3".
 ARGS ?=
-# Runs go test, and once more what failed while this machine stood still.
-STEADY   := $(BIN)/steady
-# Run only tests and benchmarks whose name matches.
+# Run only tests and benchmarks whose names match.
 RUN  ?= .
 # HAProxy for the integration tests: a path, or a version (3.0, 3.2) to fetch.
 # Empty: the one in PATH.
 HAPROXY ?=
-# Redis for the integration tests: empty for the one in PATH, or valkey to fetch that.
+# Redis for them: empty for the one in PATH, or valkey to fetch that.
 REDIS ?=
 # PostgreSQL for `make test-postgres`: empty for the newest that is installed, a version (17, 18) to
 # fetch, or a directory of its programs.
@@ -28,7 +26,8 @@ FUZZTIME ?= 20s
 # What random tests (pgregory.net/rapid) draw from: the same each time, so that a change's tests
 # do not fail by chance. `make random` looks for what other seeds find.
 export RAPID_SEED ?= 1
-# How many histories each random test tries in `make random`.
+# How many histories each random test draws in `make test`, and in `make random`.
+export RAPID_CHECKS ?= 20
 CHECKS ?= 2000
 
 # The adapters of job queues, each a Go module of its own.
@@ -36,14 +35,12 @@ QUEUES := jobs/asynqos jobs/riverqos
 # Modules apart from the workspace, in deploy: their libraries choose no version of ours.
 APART := containers helm
 
-# Those first that take longest.
-UNIT = $$($(GO) list ./pkg/jobs/... ./internal/bus ./internal/spoa ./internal/up ./... | grep -v -e /test/ -e /bench$$ $(CALM:.%=-e %$$))
-# Pure packages, without goroutines (see lint). Their simulations of whole clusters
-# take six times as long with the race detector, which has nothing to find in them.
+# Pure packages: no goroutine, no clock (see lint).
 PURE := ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./pkg/cost ./pkg/credit ./pkg/quota ./pkg/limits ./pkg/limits/limitfile
-# Nor has it in haproxy, which only writes files. Its tests mostly wait for HAProxy, and
-# leave the processors to the simulations.
-CALM := $(PURE) ./haproxy
+# Packages whose goroutines share state: their tests run with the race detector.
+SHARED := ./pkg/jobs/... ./internal/bus/... ./internal/spoa/... ./internal/polygen/... ./internal/peers/... ./internal/settle/... ./internal/spop/...
+# The other packages, without whole clusters, a browser and benchmarks.
+UNIT = $$($(GO) list ./... | grep -v -x -F -e "$$($(GO) list $(SHARED))" | grep -v -e /bench$$ -e /test/integration$$ -e /test/full$$ -e /test/page$$)
 # Packages whose random tests start no HAProxy, Redis or PostgreSQL: only these can try thousands
 # of histories.
 RANDOM := $(PURE) ./pkg/internal/... ./pkg/jobs ./internal/limitcheck ./internal/limitdiff ./internal/peers \
@@ -68,67 +65,67 @@ demo: setup build ## show in a minute what limits change, in this terminal
 build: ## build the commands into bin/
 	@mkdir -p bin
 	$(GO) build -trimpath -o bin/ ./cmd/... ./bench/cmd/...
-	$(GO) build -trimpath -o $(STEADY) ./internal/proctest/steady
 
-test: setup test-unit ## run all tests
-	$(MAKE) test-integration ONHAPROXY=
+test: setup ## what to run before each push: unit tests, real clusters on the installed HAProxy, jobs on PostgreSQL
+	@scripts/setup promtool postgresql
+	$(MAKE) -j 3 test-unit test-shared test-queues
+	$(GO) test -trimpath -count=1 -parallel 3 ./test/integration
 
-# They run side by side, because much of their time is waiting.
-test-unit: setup ## run the tests of all packages, with the race detector where there are goroutines
-	@scripts/setup promtool postgresql pgbouncer openssl
-	$(MAKE) -j 3 test-calm test-race test-queues $(APART:%=test-%)
+# These three run side by side, because they mostly wait. Without the race detector everything is compiled as
+# `make build` compiles it, and so only once.
+test-unit:
+	$(GO) test -trimpath -p 2 -parallel 4 -shuffle=on $(UNIT)
 
-# Everything that is not compiled for the race detector is compiled with -trimpath, as the
-# commands are, and so only once. -parallel 4: what haproxy's tests do is mostly waiting. The simulated
-# fleet has so many timers in virtual time that Go's race detector crashes now and then.
-test-calm: build
-	$(STEADY) -trimpath -parallel 4 -shuffle=on -- $(CALM)
-	$(STEADY) -trimpath -shuffle=on -run '^TestSimulated' -- ./internal/spoa
+# Without atexit_sleep_ms the race detector sleeps for a second at the end of each test program.
+test-shared test-queues: export GORACE := atexit_sleep_ms=0
 
-# Else the race detector sleeps for a second when a package's tests are over.
-test-race test-queues: export GORACE := atexit_sleep_ms=0
+test-shared:
+	$(GO) test -race -p 2 -shuffle=on $(SHARED)
 
-test-race: build compile-race
-	$(STEADY) -race -p 3 -shuffle=on -- $(UNIT)
+test-queues:
+	for module in $(QUEUES); do (cd $$module && $(GO) test -race -short -shuffle=on .); done
 
-test-queues: build compile-race
-	for module in $(QUEUES); do (cd $$module && $(STEADY) -race -shuffle=on -- ./...); done
+test-all: setup ## everything that make test leaves out: other versions, Kubernetes, containers, the page in Chromium, long histories
+	$(MAKE) test-integration
+	$(MAKE) test-integration HAPROXY=3.0 CLUSTERS='$(ONHAPROXY) ./test/integration'
+	$(MAKE) test-integration HAPROXY=3.2 CLUSTERS='$(ONHAPROXY) ./test/integration'
+	$(MAKE) test-integration REDIS=valkey CLUSTERS='$(ONREDIS) ./test/integration'
+	$(MAKE) test-postgres
+	$(MAKE) test-postgres POSTGRES=17
+	$(MAKE) test-postgres POSTGRES=18
+	$(MAKE) test-page $(APART:%=test-%)
+	$(MAKE) simulate SEED=1 HISTORIES=2000
+	$(MAKE) random SEED=1 CHECKS=200
 
-# Without -trimpath, as lint wants their libraries compiled: Kubernetes' take longest of all.
-$(APART:%=test-%): build
-	cd deploy/$(@:test-%=%) && GOWORK=off $(STEADY) -shuffle=on -- ./...
-
-compile-race: # what all modules need, before two would compile it at the same time
-	for module in $(QUEUES); do (cd $$module && $(GO) build -race ./...); done
-
-# -parallel 3: most of their time is waiting. With more of them at a time a machine with two
-# cores stalls now and then, and what has to come in time does not.
-test-integration: setup build ## run whole clusters of real processes; HAPROXY=3.0 or a path chooses another HAProxy, REDIS=valkey another Redis
-	@scripts/setup chromium
-	@haproxy='$(HAPROXY)'; \
+# Finds or fetches the HAProxy and the Redis that HAPROXY and REDIS name.
+choose = haproxy='$(HAPROXY)'; \
 	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/fetch-program "haproxy-$$haproxy" | tail -n 1);; esac; \
 	export SLUICE_HAPROXY="$$haproxy"; \
 	case '$(REDIS)' in valkey) scripts/setup patchelf; PATH=$$(scripts/fetch-program valkey | tail -n 1):$$PATH;; esac; \
-	echo "HAProxy: $$("$${haproxy:-haproxy}" -v | head -n 1)"; redis-server -v; \
-	$(STEADY) -trimpath -count=1 -p 1 -parallel 3 -timeout 20m -run '$(RUN)' -- $(ONHAPROXY) $(if $(REDIS),$(ONREDIS)) ./test/...
+	echo "HAProxy: $$("$${haproxy:-haproxy}" -v | head -n 1)"; redis-server -v
+# What test-integration tests.
+CLUSTERS = ./test/integration ./test/full/...
 
-test-postgres: build ## run the tests of background jobs; POSTGRES=17 or a directory chooses another PostgreSQL
+test-integration: setup ## run whole clusters; RUN= chooses tests, HAPROXY=3.0 or a path another HAProxy, REDIS=valkey another Redis
+	@$(choose); $(GO) test -trimpath -count=1 -p 1 -parallel 3 -timeout 20m -run '$(RUN)' $(CLUSTERS)
+
+test-page: setup ## try the page in Chromium
+	@scripts/setup chromium
+	$(GO) test -trimpath -count=1 -run '$(RUN)' ./test/page
+
+test-postgres: ## run all tests of background jobs; POSTGRES=17 or a directory chooses another PostgreSQL
 	@scripts/setup postgresql pgbouncer
 	@postgres='$(POSTGRES)'; \
 	case "$$postgres" in [0-9][0-9]) scripts/setup patchelf; postgres=$$(scripts/fetch-program "postgresql-$$postgres" | tail -n 1);; esac; \
 	export SLUICE_POSTGRES="$$postgres"; \
 	[ -z "$$postgres" ] || "$$postgres/postgres" --version; \
-	$(STEADY) -count=1 -run '$(RUN)' -- ./pkg/jobs/pgslots; \
-	cd jobs/riverqos && $(STEADY) -count=1 -run '$(RUN)' -- ./...
+	$(GO) test -trimpath -count=1 -run '$(RUN)' ./pkg/jobs/pgslots; \
+	for module in $(QUEUES); do (cd $$module && $(GO) test -trimpath -count=1 -run '$(RUN)' ./...); done
 
-test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2, and on Valkey, and those of background jobs on PostgreSQL 15, 17 and 18
-	$(MAKE) test-integration
-	$(MAKE) test-integration HAPROXY=3.0
-	$(MAKE) test-integration HAPROXY=3.2
-	$(MAKE) test-integration REDIS=valkey ONHAPROXY=
-	$(MAKE) test-postgres
-	$(MAKE) test-postgres POSTGRES=17
-	$(MAKE) test-postgres POSTGRES=18
+# Without -trimpath, as lint wants their libraries compiled: Kubernetes' take longest of all.
+$(APART:%=test-%):
+	@scripts/setup openssl promtool
+	cd deploy/$(@:test-%=%) && GOWORK=off $(GO) test -shuffle=on ./...
 
 # What `make chaos` does: for how long, drawn from what, with which kind of Redis.
 DURATION ?= 20m
@@ -142,9 +139,7 @@ chaos: setup ## break a cluster under load for DURATION, as SEED says, on Redis 
 	@exec bin/chaos --duration $(DURATION) --seed $(SEED) --store $(STORE) --users='$(USERS)'
 
 bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost chooses
-	@haproxy='$(HAPROXY)'; \
-	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/fetch-program "haproxy-$$haproxy" | tail -n 1);; esac; \
-	export SLUICE_HAPROXY="$$haproxy"; \
+	@$(choose); \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchtime 1x ./bench; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -skip Accuracy -benchtime 40000x ./haproxy; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -skip CPU -benchtime 1x ./haproxy
@@ -178,18 +173,14 @@ fuzz: ## fuzz every parser for FUZZTIME each
 		done; \
 	done; done
 
-random: ## try CHECKS histories in each random test, from a new seed, which a failure tells; RUN=TestCluster chooses
-	RAPID_SEED=0 RAPID_CHECKS=$(CHECKS) $(GO) test -count=1 -timeout 60m -run '$(RUN)' $(RANDOM)
+random: ## try CHECKS histories in each random test, from SEED or a new one, which a failure prints; RUN=TestCluster chooses
+	RAPID_SEED=$(SEED) RAPID_CHECKS=$(CHECKS) $(GO) test -count=1 -timeout 60m -run '$(RUN)' $(RANDOM)
 
 # How many histories of a whole cluster are tried, and from which seed on.
 HISTORIES ?= 20000
-SEED ?= 1
 
 simulate: ## play HISTORIES random histories of a cluster in virtual time, from SEED on; one that fails is shown as short as can be
-	$(GO) test -trimpath -count=1 -timeout 60m -v -run 'TestHistories$$' ./test/simulation -args -histories $(HISTORIES) -seed $(SEED)
-
-mutate: ## count the small mistakes in the cores that their tests miss
-	nice $(GO) run ./test/mutate ./pkg/credit ./pkg/bandwidth ./pkg/cost ./pkg/ratelimit ./pkg/concurrency
+	$(GO) test -trimpath -count=1 -timeout 60m -run 'TestHistories$$' ./test/simulation -args -histories $(HISTORIES) -seed $(SEED)
 
 lint: $(LINT) ## check style, and that imports point one way
 	$(LINT) run ./...
@@ -202,8 +193,6 @@ lint: $(LINT) ## check style, and that imports point one way
 
 $(LINT):
 	GOBIN=$(BIN) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
-
-check: lint test ## what must pass before a commit
 
 manifests: ## write deploy/kubernetes/sluice.yaml, the Helm chart with its default values, anew
 	cd deploy/helm && GOWORK=off $(GO) test -run '^TestManifests$$' . -update
@@ -236,4 +225,4 @@ test-images: ## try the images and deploy/compose.yaml without a container engin
 clean: ## remove what was built
 	rm -rf bin dist
 
-.PHONY: help setup run demo build test test-unit test-calm test-race test-queues test-containers test-helm compile-race test-integration test-postgres test-matrix chaos soak overload bench fuzz random simulate mutate lint check manifests packages images release test-packages test-images clean
+.PHONY: help setup run demo build test test-unit test-shared test-queues test-all test-integration test-page test-postgres chaos bench soak overload fuzz random simulate lint manifests packages images release test-packages test-images clean $(APART:%=test-%)

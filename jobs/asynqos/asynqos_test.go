@@ -330,6 +330,7 @@ func TestATaskWhoseIDIsTooLongFails(t *testing.T) {
 
 // Without slots nothing runs, and nothing is lost.
 func TestSlotsThatCannotBeReached(t *testing.T) {
+	skipIfShort(t)
 	r := start(t, 2, nil)
 	r.slotsProc.Kill()
 	r.enqueue("ann", "plain", asynq.MaxRetry(3))
@@ -349,6 +350,7 @@ func TestSlotsThatCannotBeReached(t *testing.T) {
 
 // Redis is flushed, or a reservation lapsed before asynq had written that the task waits.
 func TestTasksThatTheSlotsForgot(t *testing.T) {
+	skipIfShort(t)
 	r := start(t, 2, func(c *asynqos.Config) { c.Runner.Lease = time.Hour })
 	r.enqueue("ann", "hold")
 	r.runs("ann")
@@ -409,6 +411,14 @@ func TestALostSlotEndsATask(t *testing.T) {
 
 // workerEnv makes this program a worker whose tasks never end: the two Redis.
 const workerEnv = "ASYNQOS_TEST_WORKER"
+
+// skipIfShort leaves a slow test to make test-postgres.
+func skipIfShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("slow: make test-postgres runs this test")
+	}
+}
 
 func TestMain(m *testing.M) {
 	if addrs := os.Getenv(workerEnv); addrs != "" {

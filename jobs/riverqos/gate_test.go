@@ -95,6 +95,7 @@ func TestATransactionsJobsRunWhenItIsCommitted(t *testing.T) {
 }
 
 func TestAnInsertDoesNotWaitForTheGateAgainAndAgain(t *testing.T) {
+	skipIfShort(t)
 	pool, dsn := fresh(t)
 	mute := newHole(t, dsn)
 	mute.silence()
@@ -213,6 +214,7 @@ func TestTheSweepClosesTheGateBehindACrowd(t *testing.T) {
 }
 
 func TestGatedJobsArePutOff(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel() // it mostly waits
 	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.GateFor = time.Minute })
 	r.insert(50, task{User: "ann", Do: "hang"}, "slow_default")
@@ -276,6 +278,7 @@ func TestDisabledLetsEverythingGo(t *testing.T) {
 }
 
 func TestASlotGoesOnWhenTheParkedJobIsGone(t *testing.T) {
+	skipIfShort(t)
 	for name, leave := range map[string]func(*rig, int64) error{
 		"deleted": func(r *rig, id int64) error {
 			_, err := r.client.JobDelete(context.Background(), id)
@@ -362,6 +365,7 @@ func TestInsertsInQuickSuccessionAreAnnounced(t *testing.T) {
 
 // However long one takes: it may announce the queue only when it is about to end.
 func TestAnInsertAfterASlowOneIsAnnounced(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel() // it mostly waits
 	r := start(t, func(_ *riverqos.Config, rc *river.Config) {
 		rc.Hooks = append(rc.Hooks, river.HookInsertBeginFunc(func(_ context.Context, p *rivertype.JobInsertParams) error {

@@ -94,6 +94,7 @@ func (o *operated) may(user string, total int) {
 // What an operator sets by hand at a polygen is in force for running workers, and ends by
 // itself or by hand.
 func TestOverridesByHandReachWorkers(t *testing.T) {
+	skipIfShort(t)
 	o := startOperated(t)
 	long := o.insert(10, task{User: "ann", Do: "hang"}, "slow_default")
 	o.insert(5, task{User: "bob", Do: "hang"}, "slow_default")

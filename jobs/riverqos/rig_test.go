@@ -28,6 +28,14 @@ import (
 
 var server *pgserver.Server
 
+// skipIfShort leaves a slow test to make test-postgres.
+func skipIfShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("slow: make test-postgres runs this test")
+	}
+}
+
 // TestMain starts one server; each test has a database of its own in it. Or it is a
 // worker of one of the tests.
 func TestMain(m *testing.M) {

@@ -12,6 +12,7 @@ import (
 // Neither the slots nor the gate, the sweep or its lock needs a session of its own, nor
 // prepared statements that outlive a transaction.
 func TestThroughPgBouncerInTransactionMode(t *testing.T) {
+	skipIfShort(t)
 	r := startThroughPgBouncer(t, sweeping)
 	first := r.insert(8, task{User: "ann", Do: "brief"}, "slow_default")
 	others := append(r.insert(1, task{User: "bob"}, "slow_default"), r.insert(3, task{Do: "brief"}, "slow_default")...)

@@ -108,6 +108,7 @@ var _ = func(db *sql.DB) jobs.RecordFunc { return jobs.QueryRecord(db.QueryRowCo
 
 // A database that falls silent takes nobody's numbers away: the last record goes on counting.
 func TestTheLastRecordCountsWhileItsDatabaseIsAway(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel() // it mostly waits
 	users, dsn := fresh(t)
 	createTenants(t, users, `('ann', 'pro', '2', '{"*": 1, "slow": 2}')`)

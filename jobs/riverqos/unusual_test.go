@@ -265,6 +265,7 @@ func TestALimitMayBeAsLargeAsNumbersAre(t *testing.T) {
 
 // A statement changes some thousand jobs, so that it ends in time; a sweep all.
 func TestASweepChangesAnyNumberOfJobs(t *testing.T) {
+	skipIfShort(t)
 	const n = 11_000
 	for _, c := range []struct {
 		name, state, wait string

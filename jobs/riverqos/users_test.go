@@ -75,6 +75,7 @@ func (r *rig) waiting(id int64) *workerapi.WaitingJob {
 // It is told who has jobs that run or wait, since when, and which limit holds them, wherever
 // the slots are.
 func TestUsersWithJobs(t *testing.T) {
+	skipIfShort(t)
 	withEachBackEnd(t, func(t *testing.T, in option) {
 		r := start(t, in)
 		r.tiers.set("ann", jobs.Limits{Total: 3, Queues: map[string]int{"slow": 1}})

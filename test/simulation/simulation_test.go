@@ -12,7 +12,7 @@ import (
 
 var (
 	firstSeed = flag.Uint64("seed", 1, "the first history to try")
-	histories = flag.Int("histories", 500, "how many")
+	histories = flag.Int("histories", 100, "how many")
 	noShrink  = flag.Bool("noshrink", false, "show failing histories as they are")
 	show      = flag.Bool("show", false, "show what happens in the first history")
 )
