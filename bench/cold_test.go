@@ -13,7 +13,7 @@ import (
 const (
 	coldInstances = 2
 	coldRate      = 5000             // requests per second in all
-	coldSettle    = 35 * time.Second // places in progress are given by default after 30 s
+	coldSettle    = 35 * time.Second // instances that have been the same for 30 s hold their portions of places without asking
 	coldSpan      = 10 * time.Second
 )
 

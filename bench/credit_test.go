@@ -44,7 +44,7 @@ func BenchmarkLoadZipf(b *testing.B) {
 	const (
 		instances, users, limit = 4, 100_000, 100
 		exponent, rate          = 1.1, 2000
-		// Places in progress are given by default when the instances have been the same for 30 s.
+		// Instances that have been the same for 30 s hold their portions of places without asking.
 		warm, measured = 45 * time.Second, 20 * time.Second
 	)
 	for range b.N {

@@ -286,74 +286,6 @@ func testWhatPassesByCredit(t *testing.T, beside bool) {
 	}
 }
 
-// shareRows are shares as the agent writes them into the table of what users have by default.
-func shareRows(down, up int) map[string]uint32 {
-	return map[string]uint32{"~down": uint32(down / unit), "~up": uint32(up / unit)}
-}
-
-// A user of whom nobody has asked is held to their share from the first byte of the first request
-// on, and so are all that follow.
-func TestBandwidthByDefault(t *testing.T) {
-	t.Parallel()
-	for _, k := range []kind{{false, false}, {false, true}, {true, false}} {
-		t.Run(k.String(), func(t *testing.T) {
-			t.Parallel()
-			shares := [2]int{8 * mib, 1000} // the other direction is far too small
-			if k.Up {
-				shares = [2]int{1000, 8 * mib}
-			}
-			r, m := newMover(t, setup{Config: Config{Identify: "header:X-User"}}, nil)
-			r.byDefault(t, nil)
-			r.setDefault(t, shareRows(shares[0], shares[1]))
-			r.answerTold(func(told) vars { return share(shares[0], shares[1]) })
-			began := time.Now()
-			alice := r.flow(t, m, "alice", k, 1)
-			alice.runsAt(t, 8*mib)
-			alice.neverOver(t, began, 8*mib)
-			if asked := r.takeTold(t); len(asked) != 0 {
-				t.Errorf("asked %+v, want nobody", asked)
-			}
-			alice.join(r.flow(t, m, "alice", k, 7))
-			alice.runsFairly(t, 8*mib, 0.9)
-			alice.neverOver(t, began, 8*mib)
-			r.heldInProgress(t, 8)
-			if e := r.entry(t, "alice"); e["gpt24"] != shares[0]/unit || e["gpt25"] != shares[1]/unit {
-				t.Errorf("entry %v, want shares of %d and %d", e, shares[0]/unit, shares[1]/unit)
-			}
-		})
-	}
-}
-
-// A request that makes an entry while the agent clears its table, where no row means no limit, leaves
-// an entry without credit behind, and is asked about.
-func TestShareByDefaultIsClearedMeanwhile(t *testing.T) {
-	t.Parallel()
-	for _, line := range []string{"    # default tickets: begin\n", "    # default shares: begin\n"} {
-		r := newRig(t, setup{Config: Config{Identify: "header:X-User"}, edit: pausing(line)})
-		r.byDefault(t, nil)
-		r.setDefault(t, shareRows(mib, mib))
-		goOn := r.paused(t)
-		proctest.Eventually(t, "it waits", func() error {
-			if e := r.entry(t, "alice"); len(e) == 0 {
-				return fmt.Errorf("entry %v", e)
-			}
-			return nil
-		})
-		if out := r.runtime(t, "clear table sluice_default"); out != "" {
-			t.Fatal(out)
-		}
-		if got := goOn(); got.Status != 200 {
-			t.Errorf("status = %d, want 200", got.Status)
-		}
-		if asked := r.takeTold(t); len(asked) != 1 {
-			t.Errorf("%sasked %+v, want one question", line, asked)
-		}
-		if e := r.entry(t, "alice"); e["gpt0"] != 0 || e["gpc0"] != 0 {
-			t.Errorf("%sentry %v, want none with credit, that nobody holds", line, e)
-		}
-	}
-}
-
 // Credit without shares ends those of the one before.
 func TestSharesOfCreditEnd(t *testing.T) {
 	t.Parallel()
@@ -390,9 +322,6 @@ func TestNoSharesOfCredit(t *testing.T) {
 			})
 			if told := r.takeTold(t); len(told) != 2 || told[0].Shares {
 				t.Errorf("asked %+v, want twice, without shares", told)
-			}
-			if out := r.runtime(t, "get var proc.sluice_default_shares"); !strings.HasPrefix(out, "Variable not found") {
-				t.Errorf("shares by default: %s; want no such variable", out)
 			}
 		})
 	}

@@ -60,7 +60,6 @@ type creditRules struct {
 	operations string // a ticket is drawn of the request's operation class,
 	drawn      string // and of its verb. That of "*" is haproxy.cfg's own
 	given      string // where an answer has brought credit
-	byDefault  string // where a user has credit by default
 	counted    string // where a request is admitted that did not pass by
 	short      string // the short way, of verbs; none if operation classes have tickets
 	left       string // what is left of a second, for the answer
@@ -80,7 +79,6 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 		each, last, drawn := 6+2*i, 7+2*i, 1+i
 		r.renewed += fmt.Sprintf("    http-request sc-set-gpt(%[2]d,0) sc_get_gpc(%[3]d,0),add(txn.sluice_tickets) if renewing !lasting { sc_get_gpt(%[1]d,0),mul(txn.sluice_factor),set-var(txn.sluice_tickets) -m found }\n", each, last, drawn)
 		r.given += fmt.Sprintf("    http-request sc-set-gpt(%d,0) var(txn.sluice.each_%d) if writing\n", each, i)
-		r.byDefault += fmt.Sprintf("    http-request sc-set-gpt(%d,0) str(~%d),table_gpt(0,sluice_default) if begins_it\n", each, i)
 		draw := fmt.Sprintf("    http-request set-var(txn.sluice_over) sc_inc_gpc(%[2]d,0),sub(txn.sluice_last),and(4294967295) if %%s { sc_get_gpt(%[1]d,0),set-var(txn.sluice_last) -m found }\n", last, drawn)
 		r.left += ticketsLeft(class, each, last, drawn)
 		switch {
@@ -225,7 +223,6 @@ func (c Config) putCredit(cfg *edition, r creditRules) {
 	cfg.put("tickets of operations", r.operations)
 	cfg.put("tickets of verbs", r.drawn)
 	cfg.put("new tickets", r.given)
-	cfg.put("default tickets", r.byDefault)
 	cfg.put("admitted by credit", r.counted)
 	cfg.put("short tickets", r.short)
 	cfg.put("short renewal", r.beginning)

@@ -78,7 +78,6 @@ func TestCreditRules(t *testing.T) {
 		"credit classes":        "    set-var proc.sluice_classes str(\"* GET\")\n    set-var proc.sluice_tallies str(\"3 GET HEAD PUT POST DELETE PATCH OPTIONS OTHER\")\n",
 		"credit table":          "    stick-table type string len 128 size 200k expire 10m store gpt(12),gpc(11),conn_cur,server_id,bytes_in_cnt,bytes_in_rate(1s),bytes_out_cnt,bytes_out_rate(1s)\n",
 		"new tickets":           "    http-request sc-set-gpt(6,0) var(txn.sluice.each_0) if writing\n    http-request sc-set-gpt(8,0) var(txn.sluice.each_1) if writing\n",
-		"default tickets":       "    http-request sc-set-gpt(6,0) str(~0),table_gpt(0,sluice_default) if begins_it\n    http-request sc-set-gpt(8,0) str(~1),table_gpt(0,sluice_default) if begins_it\n",
 		"tickets of verbs":      "    http-request set-var(txn.sluice_over) sc_inc_gpc(2,0),sub(txn.sluice_last),and(4294967295) if { var(txn.sluice_draws) -m str GET } { sc_get_gpt(9,0),set-var(txn.sluice_last) -m found }\n",
 		"tickets of operations": "",
 		"short tickets": "    acl ticket_GET sc_inc_gpc(2,0),sub(txn.sluice_read),and(4294967295) 2147483648:4294967295 0\n" +

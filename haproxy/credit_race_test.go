@@ -281,3 +281,73 @@ func TestCreditIsNotRenewedByAClockOfSecondsBefore(t *testing.T) {
 		t.Errorf("entry %v, want an end of %d or later, and that nobody holds it", e, before)
 	}
 }
+
+// withdraw takes back a user's credit as the agent does.
+func (r *rig) withdraw(t testing.TB, user string) {
+	t.Helper()
+	r.withdrawIn(t, 1, user)
+}
+
+// withdrawIn is withdraw in a second of the agent's.
+func (r *rig) withdrawIn(t testing.TB, second uint32, user string) {
+	t.Helper()
+	if out := r.runtime(t, fmt.Sprintf("set table sluice_credit key %s data.gpt 0 data.server_id %d", user, second)); out != "" {
+		t.Fatal(out)
+	}
+}
+
+// An answer that brings credit comes too late if the agent has withdrawn it since, in the same second
+// or a later one, also if that is just when HAProxy writes it. The next second's may bring some.
+func TestCreditThatWasWithdrawnMeanwhile(t *testing.T) {
+	t.Parallel()
+	second := uint32(time.Now().Unix())
+	of := func(granted uint32) vars { return credit(unlimited, nil).with("granted", granted) }
+	for _, line := range []string{"    # new tickets: begin\n", "    # new tickets: end\n"} {
+		r := newRig(t, setup{Config: Config{Identify: "header:X-User"}, edit: pausing(line)})
+		r.teachRow(t, generation, 0, 0)
+		r.answerTold(func(told) vars { return of(second) })
+		goOn := r.paused(t)
+		proctest.Eventually(t, "it waits", func() error {
+			if e := r.entry(t, "alice"); e["gpc0"] != 1 {
+				return fmt.Errorf("entry %v", e)
+			}
+			return nil
+		})
+		r.withdrawIn(t, second, "alice")
+		if got := goOn(); got.Status != 200 {
+			t.Errorf("status = %d, want 200", got.Status)
+		}
+		if e := r.entry(t, "alice"); e["gpt0"] != 0 || e["gpc0"] != 0 {
+			t.Errorf("%sentry %v, want none with credit, that nobody holds", line, e)
+		}
+	}
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r.teachRow(t, generation, 0, 0)
+	for i, tt := range []struct {
+		withdrawn, granted uint32
+		want               int
+	}{{second, second - 1, 0}, {second, second, 0}, {second, second + 1, generation}, {0, second, generation}} {
+		user := fmt.Sprint("user-", i)
+		if tt.withdrawn > 0 {
+			r.withdrawIn(t, tt.withdrawn, user)
+		}
+		r.answerTold(func(told) vars { return of(tt.granted) })
+		if got := r.get(t, "X-User: "+user); got.Status != 200 {
+			t.Errorf("status = %d, want 200", got.Status)
+		}
+		if e := r.entry(t, user); e["gpt0"] != tt.want || e["gpc0"] != 0 {
+			t.Errorf("withdrawn in second %d, given in %d: entry %v, want generation %d", tt.withdrawn, tt.granted, e, tt.want)
+		}
+	}
+	// Nor does a late one change credit that was given since.
+	r.withdrawIn(t, second, "alice")
+	for _, v := range []vars{of(second+1).with("credit", uint32(generation+1)), of(second)} {
+		r.answerTold(func(told) vars { return v })
+		if got := r.get(t, "X-User: alice"); got.Status != 200 {
+			t.Errorf("status = %d, want 200", got.Status)
+		}
+		if e := r.entry(t, "alice"); e["gpt0"] != generation+1 {
+			t.Errorf("entry %v, want generation %d", e, generation+1)
+		}
+	}
+}

@@ -20,7 +20,7 @@ const bandwidthWithoutCredit = `    # Whose limits have just changed may still h
 `
 
 // sharesOfCredit are the parts of haproxy.cfg by which credit brings shares of bandwidth.
-var sharesOfCredit = []string{"shares of credit", "held by credit", "unheard shares", "new shares", "default shares"}
+var sharesOfCredit = []string{"shares of credit", "held by credit", "unheard shares", "new shares"}
 
 // lendsShares is whether credit brings shares: where somebody's bandwidth is limited, a
 // sticky counter is free for a request of theirs.

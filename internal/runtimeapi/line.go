@@ -5,33 +5,33 @@ import (
 	"strconv"
 )
 
-// inLines sends a command about each of n keys of a table, in their order, in as few lines as HAProxy
-// takes. It ends with the first line that fails; from and to are the keys of a line.
-func inLines(table string, n int, key func(i int) string, command func(line []byte, i int) []byte, send func(line []byte, from, to int) error) error {
+// inLines sends a command about each key of a table, in their order, in as few lines as HAProxy
+// takes. It ends with the first line that fails; send gets the keys of its line.
+func inLines(table string, keys []string, command func(line []byte, key string) []byte, send func(line []byte, some []string) error) error {
 	// All are looked at before the first is sent: of a wrong call nothing has happened.
 	if !validWord(table) {
 		return fmt.Errorf("haproxy's table %q: not a name", table)
 	}
-	for i := range n {
-		if err := expressible(key(i)); err != nil {
+	for _, key := range keys {
+		if err := expressible(key); err != nil {
 			return err
 		}
 	}
 	buffer := make([]byte, 0, maxLine+len(askProcess))
-	for from := 0; from < n; {
-		line, to := append(buffer[:0], askProcess...), from
-		for ; to < n; to++ {
-			longer := command(line, to)
+	for len(keys) > 0 {
+		line, n := append(buffer[:0], askProcess...), 0
+		for ; n < len(keys); n++ {
+			longer := command(line, keys[n])
 			// One command always fits: a key has maxKey bytes at most, and each two when it is escaped.
-			if to > from && len(longer) >= maxLine {
+			if n > 0 && len(longer) >= maxLine {
 				break
 			}
 			line = longer
 		}
-		if err := send(append(line, ";"+askProcess...), from, to); err != nil {
+		if err := send(append(line, ";"+askProcess...), keys[:n]); err != nil {
 			return err
 		}
-		from = to
+		keys = keys[n:]
 	}
 	return nil
 }

@@ -18,7 +18,6 @@ package runtimeapi
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 )
 
@@ -43,8 +42,6 @@ const (
 	// attempts bounds how often a line is sent. A process that stops listening at a reload
 	// drops the connections it has not accepted yet.
 	attempts = 3
-	// inUseEntriesPerSecond bounds the entries a second that InUse reads.
-	inUseEntriesPerSecond = 50_000
 	// maxAnswerLine bounds a line of an answer: an entry of 100 gpt, 100 gpc and a long key
 	// has about 6000 bytes.
 	maxAnswerLine = 16 << 10
@@ -86,15 +83,14 @@ func (c *Client) Read(ctx context.Context, table string, keys []string) ([]Entry
 // entries reads the entries of a table, and before that takes the credit, if withdrawn is not 0.
 func (c *Client) entries(ctx context.Context, table string, keys []string, withdrawn uint32) ([]Entry, error) {
 	entries := make([]Entry, 0, len(keys))
-	key := func(i int) string { return keys[i] }
-	err := inLines(table, len(keys), key, func(line []byte, i int) []byte {
+	err := inLines(table, keys, func(line []byte, key string) []byte {
 		if withdrawn > 0 {
-			line = appendWithdrawal(line, table, keys[i], withdrawn)
+			line = appendWithdrawal(line, table, key, withdrawn)
 		}
 		// Read in the same line, right behind: HAProxy runs a line's commands in their order.
-		return appendKeyed(line, "show", table, keys[i])
-	}, func(line []byte, from, to int) error {
-		a := answer{question: question{table: table, keys: keys[from:to], withdraw: withdrawn > 0}}
+		return appendKeyed(line, "show", table, key)
+	}, func(line []byte, some []string) error {
+		a := answer{question: question{table: table, keys: some, withdraw: withdrawn > 0}}
 		if err := c.sendLine(ctx, c.calls, line, &a); err != nil {
 			return err
 		}
@@ -102,37 +98,6 @@ func (c *Client) entries(ctx context.Context, table string, keys []string, withd
 		return nil
 	})
 	return entries, err
-}
-
-// A Row is an entry of a table of which only element 0 of gpt counts.
-type Row struct {
-	Key   string
-	Value uint32
-}
-
-// Set writes rows into a table, in their order, and returns which process has them. With an
-// error it may have written some.
-func (c *Client) Set(ctx context.Context, table string, rows []Row) (process uint64, err error) {
-	key := func(i int) string { return rows[i].Key }
-	err = inLines(table, len(rows), key, func(line []byte, i int) []byte {
-		return strconv.AppendUint(append(appendKeyed(line, "set", table, rows[i].Key), " data.gpt "...), uint64(rows[i].Value), 10)
-	}, func(line []byte, _, _ int) error {
-		a := answer{question: question{table: table}}
-		if err := c.sendLine(ctx, c.calls, line, &a); err != nil {
-			return err
-		}
-		// Each line has a connection of its own, and a reload may come between two: neither process
-		// would have all rows, and each would refuse or admit by its part of them.
-		if process != 0 && process != a.process {
-			return fmt.Errorf("haproxy's %s changed from %d to %d", processVariable, process, a.process)
-		}
-		process = a.process
-		return nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	return process, nil
 }
 
 // Dump calls each with every entry of a table, as HAProxy sends them: in no order, and
@@ -149,20 +114,6 @@ func (c *Client) Dump(ctx context.Context, table string, rate int, each func(Ent
 	// A dump takes seconds. With a token of its own it keeps no withdrawal waiting.
 	_, err := c.ask(ctx, c.dumps, question{table: table, each: each, rate: rate}, "show table "+table)
 	return err
-}
-
-// InUse calls each with every entry of a table that has requests or connections in progress, and
-// returns which process has them. HAProxy looks at all entries at once, which takes it some 50 ns
-// each, and prints these.
-func (c *Client) InUse(ctx context.Context, table string, each func(Entry)) (process uint64, err error) {
-	a, err := c.ask(ctx, c.calls, question{table: table, each: each, rate: inUseEntriesPerSecond}, "show table "+table+" data.conn_cur gt 0")
-	return a.process, err
-}
-
-// Clear forgets all entries of a table, and returns which process has it.
-func (c *Client) Clear(ctx context.Context, table string) (process uint64, err error) {
-	a, err := c.ask(ctx, c.calls, question{table: table}, "clear table "+table)
-	return a.process, err
 }
 
 // Variable returns what a variable of the process holds, such as proc.sluice_process,

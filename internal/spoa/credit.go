@@ -45,14 +45,12 @@ type credits struct {
 	classes    string // of the configuration that asked last
 
 	granted     recent[time.Time]      // users whom an answer has just brought credit
-	ended       recent[time.Time]      // and from whom it was taken back, when HAProxy confirmed it
 	withdrawals map[string]*withdrawal // by user
 	processes   int                    // of HAProxy so far: what one said of withdrawals says nothing of the next
 	due         []string               // of these, whose credit is to be taken back at once
 	polls       map[string]time.Time   // and at which time it is to be looked at others
 	wake        chan struct{}          // holds one token when any is due
-	byDefault   byDefault
-	reachable   bool // HAProxy's runtime API answers
+	reachable   bool                   // HAProxy's runtime API answers
 }
 
 const (
@@ -63,19 +61,12 @@ const (
 	// so that the cluster uses a little less of their limits.
 	maxWithdrawals = 10_000
 	maxGranted     = 100_000
-	// endedSpan is how long it counts that credit was taken back from a user: HAProxy, which keeps
-	// that for ten minutes and more, gives them none by itself meanwhile. See recent.
-	endedSpan = 2 * time.Minute
-	maxEnded  = 100_000
 )
 
 // withdrawal is a user who shall have no credit for a while. See credits.
 type withdrawal struct {
 	through int64         // the last second without
 	told    int64         // through, as the core of the rates knows it; 0: HAProxy has not confirmed yet
-	again   bool          // HAProxy was replaced since, and the new process has not confirmed it
-	renewed time.Time     // when HAProxy was last told, or is to be: it forgets after minutes
-	repeat  bool          // HAProxy is to be told again, although it had confirmed it
 	rest    int           // requests that HAProxy had admitted by itself, still in progress at most
 	gap     time.Duration // between two looks at them
 }
@@ -83,31 +74,8 @@ type withdrawal struct {
 func newCredits() credits {
 	return credits{
 		generation: rand.Uint32N(1<<31-1) + 1,
-		granted:    newRecent[time.Time](grantAgain, maxGranted), ended: newRecent[time.Time](endedSpan, maxEnded), withdrawals: make(map[string]*withdrawal),
+		granted:    newRecent[time.Time](grantAgain, maxGranted), withdrawals: make(map[string]*withdrawal),
 		polls: make(map[string]time.Time), wake: make(chan struct{}, 1),
-	}
-}
-
-// mayBegin reports whether HAProxy may give a user credit by itself, although it has none for
-// them now. Whom it was taken back from it gives none, as long as it remembers that.
-func (c *credits) mayBegin(now time.Time, key string) bool {
-	// To look at an entry keeps it, so its age counts. HAProxy remembers for longer than this.
-	if at, ended := c.ended.get(key); ended && now.Sub(at) < 2*endedSpan {
-		return false
-	}
-	return c.byDefault.mayHave(now, key)
-}
-
-// noteDenied tells the core of the places of a user from whom they were taken back, so that HAProxy
-// will give them none by default: nobody has to take them back once more. l.mu is held.
-func (l *limiter) noteDenied(now time.Time, q question) {
-	c := &l.credits
-	if at, ended := c.ended.get(q.user); !ended || q.credit.places.Lent || now.Sub(at) >= 2*endedSpan {
-		return
-	}
-	// While requests by credit are still running they occupy places, which is not the same as to have none.
-	if w := c.withdrawals[q.user]; w == nil || w.told > 0 && w.rest == 0 {
-		l.coresOf(q.user).slots.Denied(now, q.user)
 	}
 }
 
@@ -229,7 +197,7 @@ func (a *Agent) takeInherited(user string, n int) {
 		// HAProxy has no tickets of theirs either, and what it had of this second the agent
 		// before has told.
 		second := now.Unix()
-		w := &withdrawal{through: second, told: second, renewed: now, rest: n}
+		w := &withdrawal{through: second, told: second, rest: n}
 		c.withdrawals[user] = w
 		a.limiter.tellRest(now, user, w)
 		notify(c.wake)

@@ -46,10 +46,17 @@ users: {both: both, staff: staff, lister: lister, hourly: hourly, burst: burst, 
 type fakeRuntime struct {
 	mu        sync.Mutex
 	err       error
+	process   uint64
 	entries   map[string]runtimeapi.Entry
 	withdrawn []string
 	second    uint32 // of the last withdrawal
 	behind    func() // happens once HAProxy has withdrawn, and before its answer is there
+}
+
+func (f *fakeRuntime) Variable(context.Context, string) (string, uint64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return "", f.process, f.err
 }
 
 func (f *fakeRuntime) Withdraw(_ context.Context, second uint32, keys []string) ([]runtimeapi.Entry, error) {
@@ -337,51 +344,43 @@ func TestHotUserLosesCredit(t *testing.T) {
 	})
 }
 
-// HAProxy forgets after minutes whom credit was taken back from, so a withdrawal that lasts is
-// repeated, until HAProxy confirms that too.
-func TestWithdrawalThatLastsIsRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, f := newCreditRig(t, 2)
-		f.has("alice", 0, 3, 3, 5)
-		keepWithdrawn := func(d time.Duration) {
-			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
-				r.limiter.update(func(now time.Time) { r.limiter.withdraw(now, "alice", now.Unix()+5) })
-			}
-		}
-		keepWithdrawn(renewWithdrawal)
-		if n := len(f.told()); n != 1 {
-			t.Fatalf("HAProxy was told %d times in %v, want once", n, renewWithdrawal)
-		}
-		f.fail(errors.New("busy"))
-		keepWithdrawn(10 * time.Second)
-		f.fail(nil)
-		keepWithdrawn(time.Second)
-		if n := len(f.told()); n != 2 {
-			t.Errorf("HAProxy was told %d times when the repetition had failed at first, want twice", n)
-		}
-		keepWithdrawn(10 * time.Second)
-		if n := len(f.told()); n != 2 {
-			t.Errorf("HAProxy was told %d times, want no more once it has confirmed", n)
-		}
-	})
-}
-
-// HAProxy that began by itself to give credit to somebody who shall have none is told again.
-func TestCreditThatBeganBesideAWithdrawalIsTakenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, f := newCreditRig(t, 2)
-		f.has("both", 2, 3, 3, 5) // two requests in progress: the agent looks until they have ended
-		r.limiter.update(func(now time.Time) { r.limiter.withdraw(now, "both", now.Unix()+5) })
-		time.Sleep(time.Second)
-		if n := len(f.told()); n != 1 {
-			t.Fatalf("HAProxy was told %d times, want once", n)
-		}
-		f.has("both", 1, 0, 0, 5)
-		time.Sleep(time.Second)
-		if n := len(f.told()); n != 2 {
-			t.Errorf("HAProxy was told %d times, want once more when it had begun again", n)
-		}
-	})
+// An answer to a withdrawal says nothing about a HAProxy that has replaced the one that gave it: an
+// answer with credit may have reached the new one before.
+func TestReplacedHAProxyIsAskedForCreditAgain(t *testing.T) {
+	for name, inFlight := range map[string]bool{"the withdrawal was confirmed": false, "the old process answers just then": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, f := newCreditRig(t, 2)
+				r.followSession(peers.Session{State: peers.Up})
+				told := func() (told int64) {
+					r.limiter.update(func(time.Time) { told = r.limiter.credits.withdrawals["alice"].told })
+					return told
+				}
+				replace := func() {
+					f.fail(errors.New("no socket"))
+					r.followSession(peers.Session{State: peers.Down, Closed: true})
+					r.followSession(peers.Session{State: peers.Up})
+				}
+				replaced := make(chan struct{})
+				if inFlight {
+					f.behind = func() { <-replaced }
+				}
+				r.limiter.update(func(now time.Time) { r.limiter.withdraw(now, "alice", now.Unix()+60) })
+				synctest.Wait()
+				replace()
+				close(replaced)
+				time.Sleep(time.Second)
+				if len(f.told()) != 1 || told() != 0 {
+					t.Fatalf("withdrawn from %v, confirmed through %d; want alice once, and not confirmed by the new process", f.told(), told())
+				}
+				f.fail(nil)
+				time.Sleep(time.Second)
+				if diff := cmp.Diff([]string{"alice", "alice"}, f.told()); diff != "" || told() == 0 {
+					t.Errorf("confirmed through %d, withdrawn (-want +got):\n%s", told(), diff)
+				}
+			})
+		})
+	}
 }
 
 // HAProxy is told of both an answer with credit and a withdrawal in which second they were, so that

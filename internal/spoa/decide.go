@@ -197,7 +197,6 @@ func (l *limiter) askCores(n *needs, rates *rates) {
 	now := l.clock.Now()
 	// The slot comes first: if it is refused, no token was taken that would have to go back.
 	if n.slots > 0 {
-		l.noteDenied(now, n.question)
 		s := l.coresOf(n.user).slots
 		n.slot, n.slotWaits = s.Start(now, n.user, n.slots, n.seen, n.credit.places)
 		if n.patient {
@@ -227,10 +226,6 @@ func (l *limiter) believedCredit(now time.Time, n *needs, t *tokens) ratelimit.C
 		// It is being taken back, and nobody knows yet what was spent of it.
 		if w := l.credits.withdrawals[t.key]; w != nil && w.told == 0 {
 			return ratelimit.Uncertain
-		}
-		// HAProxy had none of theirs when it asked, and may have begun some by default since, for a request beside this one.
-		if l.credits.mayBegin(now, t.key) {
-			return ratelimit.Pending
 		}
 	case ratelimit.Lapsed:
 		// HAProxy may yet be taught a generation between the one it spoke of and this agent's, and

@@ -29,21 +29,9 @@ func (a *Agent) nextGeneration() {
 	now := a.clock.Now()
 	for _, s := range a.limiter.allCores() {
 		s.tokens.NextGeneration(now)
-		// HAProxy compares the generation of its offer with the one that it is taught, and gives nothing of another.
-		s.slots.EndDefault()
 	}
 	// After the cores: once HAProxy renews credit of the new one, they must know of it.
 	a.teachCredit()
-}
-
-// anotherProcess is for a session that is with another process of HAProxy. Should that be the one
-// that users have credit by default of, the core has just forgotten their places: so it ends; l.mu
-// is held.
-func (a *Agent) anotherProcess() {
-	// Without an offer nobody has places that the core does not know of.
-	if a.limiter.credits.byDefault.active() {
-		a.nextGeneration()
-	}
 }
 
 // teachCredit tells HAProxy the generation, and what to do for users of whom nobody could

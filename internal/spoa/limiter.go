@@ -201,8 +201,7 @@ func (l *limiter) carryOutOf(s *shard) {
 		}
 	}
 	for _, user := range slots.Withdraw {
-		// It has been taken back for the rates, and the core could not believe it then, or has
-		// learnt of places since: it is told again.
+		// Credit that was withdrawn for the rates: the slot core could not use that answer then, and hears it again.
 		if w := l.credits.withdrawals[user]; w != nil && w.told > 0 {
 			l.credits.polls[user] = l.clock.Now()
 			notify(l.credits.wake)

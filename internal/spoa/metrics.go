@@ -89,8 +89,7 @@ type creditMetrics struct {
 	granted, withdrawals                 prometheus.Counter
 	withdrawalsDropped, withdrawalErrors prometheus.Counter
 	creditUsers, untallied, tallyAt      prometheus.Gauge
-	tallyErrors, byDefaultErrors         prometheus.Counter
-	byDefault                            prometheus.Gauge
+	tallyErrors                          prometheus.Counter
 }
 
 // costMetrics are about what requests cost.
@@ -270,10 +269,6 @@ func newCreditMetrics(f metric.Factory) creditMetrics {
 			"When HAProxy's table of credit was last read, in seconds since 1970: what it admitted by itself is counted up to then."),
 		tallyErrors: f.Counter("sluice_credit_read_errors_total",
 			"Times that HAProxy's table of credit could not be read: what it admits by itself is counted later, or not at all if it ends before."),
-		byDefaultErrors: f.Counter("sluice_credit_by_default_errors_total",
-			"Failures to tell HAProxy what users of the default tier have by default."),
-		byDefault: f.Gauge("sluice_credit_by_default",
-			"1: HAProxy gives credit by itself to users of the default tier, whom nobody has asked about."),
 	}
 }
 

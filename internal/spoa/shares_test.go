@@ -324,8 +324,7 @@ func TestShareOfWhoWasInFlightBefore(t *testing.T) {
 	})
 }
 
-// So has a user whom HAProxy gave credit by default, and for whom the quota of names has no place: HAProxy
-// bounds those whom it gives any.
+// So has a user with credit for whom the quota of names has no place any more.
 func TestShareOfWhoHasCreditBeyondTheQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newShareRig(t, 2, func(o *Options) { o.UnknownUsers = 1 }).run()

@@ -23,8 +23,8 @@ import (
 // of pkg; and the bytes, to which TestSimulatedBytes holds internal/bus, and of policies internal/policy.
 // Modelled are the rest of the scripts, of polygen (whom it tells, and rounds of a millisecond) and of HAProxy:
 // its tables, its credit, and the shares of bandwidth. Redis answers after half a millisecond, no message is
-// lost, nobody joins or leaves, and no clock is wrong. Of users in credit by default nobody but
-// HAProxy knows, so their requests are drawn as one number for each user, second and instance.
+// lost, nobody joins or leaves, and no clock is wrong. All
+// others have had credit for long, so their requests are drawn as one number for each user, second and instance.
 //
 // The load grows with the fleet: 10 000 requests a second and a thousand users for each instance. One of ten
 // users, down to a tenth of all, asks for once or twice what one of their limits allows: GET, "*", in progress or

@@ -151,7 +151,10 @@ func (r *simRow) take(g *grant) {
 	}
 }
 
-// Withdraw plays the runtime API.
+// Variable plays the runtime API, as the following two.
+func (e *simEdge) Variable(context.Context, string) (string, uint64, error) { return "", 1, nil }
+
+// Withdraw withdraws credit.
 func (e *simEdge) Withdraw(_ context.Context, second uint32, keys []string) (entries []runtimeapi.Entry, _ error) {
 	now := time.Now().Unix()
 	e.mu.Lock()

@@ -36,8 +36,7 @@ type Agent struct {
 	starts   *starts
 	tallies  *tallies // nil: HAProxy admits nothing by itself
 	peers    *peers.Client
-	runtime  runtimeAPI  // nil: HAProxy gets no credit
-	tables   tableWriter // nil: it gives none by itself
+	runtime  runtimeAPI // nil: HAProxy gets no credit
 	spop     *spop.Server
 	serving  atomic.Bool
 
@@ -77,10 +76,10 @@ func New(o Options) (*Agent, error) {
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
 	a.teach = a.peers.Teach
-	// Without a way to take credit back none is given, for it would be for good: there is nothing to count or to offer.
+	// Without a way to withdraw credit none is given: there is nothing to count.
 	if o.Runtime != "" {
 		client := runtimeapi.New(o.Runtime)
-		a.runtime, a.tables = client, client
+		a.runtime = client
 		a.tallies = newTallies(client, a.limiter.inForce.limitsOf, a.starts, a.metrics, o.Logger)
 		a.tallies.hearers = tallyHearers{natives: a.takeNativeCounts, inherited: a.takeInherited, present: a.presentByCredit, absent: a.forgetPlaces}
 	}
@@ -133,7 +132,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.readLimits,
 	)
 	if a.runtime != nil {
-		loops = append(loops, a.runWithdrawals, a.tallies.run, a.runOffers)
+		loops = append(loops, a.runWithdrawals, a.tallies.run)
 	}
 	return group.Run(working, loops...)
 }

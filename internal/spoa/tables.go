@@ -121,8 +121,8 @@ func (a *Agent) learnProgress(u peers.Update) {
 	of := set.User(u.Key)
 	active := int64(u.Values[peers.ConnCur])
 	// A name beyond the quota is tracked in table active for itself only if it passed for want of a
-	// verdict in time. It must not take the memory that the quota is to save. Who is in table held
-	// has credit, by default perhaps, of which HAProxy's own quota bounds the names.
+	// verdict in time. It must not take the memory that the quota is to save. Users in table held have
+	// credit, and had a place when it was given.
 	if active > 0 && !of.Unlimited() && set.MadeUp(u.Key) && !a.names.hasPlace(a.clock.Now(), u.Key) && u.Table == activeTable {
 		return
 	}
@@ -179,12 +179,12 @@ const askProcessSpan = 500 * time.Millisecond
 // sessionProcess is the process that answers on HAProxy's runtime socket, 0 if that is not known. What stops listening there
 // at a reload has ended its sessions no earlier, so it is the one that a session has just begun with.
 func (a *Agent) sessionProcess() uint64 {
-	if a.tables == nil {
+	if a.runtime == nil {
 		return 0
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askProcessSpan)
 	defer cancel()
-	_, process, err := a.tables.Variable(ctx, tallyVariable)
+	_, process, err := a.runtime.Variable(ctx, tallyVariable)
 	if err != nil {
 		return 0 // said by those who need the socket
 	}
@@ -207,7 +207,6 @@ func (a *Agent) followSession(s peers.Session) {
 				s.tokens.Reloaded(now)
 				s.slots.Restarted(now)
 			}
-			a.anotherProcess()
 			a.limiter.bytes.Restarted(now)
 			// Its tables ended with it, so nobody has an entry any more.
 			a.limiter.bodies.transfers = newTransfers()
@@ -236,7 +235,7 @@ func (a *Agent) followSession(s peers.Session) {
 					s.tokens.Reloaded(now)
 					s.slots.Replaced(now)
 				}
-				a.anotherProcess()
+				a.limiter.credits.withdrawAgain()
 				// What the old one still moves cannot be seen, nor changed.
 				a.limiter.bytes.Restarted(now)
 			})

@@ -107,8 +107,8 @@ func TestSessions(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newSlotRig(t, nil)
-				haproxy := &fakeTables{err: errors.New("no such socket")}
-				r.tables = haproxy
+				haproxy := &fakeRuntime{err: errors.New("no such socket")}
+				r.runtime = haproxy
 				r.followSession(up)
 				r.progress("wide", 7, 3)
 				for _, e := range tt.events {

@@ -10,8 +10,9 @@ import (
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
 )
 
-// runtimeAPI takes credit back: runtimeapi.Client.
+// runtimeAPI withdraws credit: runtimeapi.Client.
 type runtimeAPI interface {
+	Variable(ctx context.Context, name string) (value string, process uint64, err error)
 	Withdraw(ctx context.Context, second uint32, keys []string) ([]runtimeapi.Entry, error)
 	Read(ctx context.Context, table string, keys []string) ([]runtimeapi.Entry, error)
 }
@@ -104,7 +105,7 @@ func (l *limiter) dueWithdrawals() (work withdrawalWork, next time.Duration) {
 		}
 		delete(c.polls, user)
 		// Whom HAProxy has not confirmed it is asked again; of the others only what still runs matters.
-		if w := c.withdrawals[user]; w != nil && (w.told == 0 || w.repeat) {
+		if w := c.withdrawals[user]; w != nil && w.told == 0 {
 			work.withdraw = append(work.withdraw, user)
 		} else if w != nil {
 			work.read = append(work.read, user)

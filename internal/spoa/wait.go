@@ -165,7 +165,6 @@ func (l *limiter) startSlot(q question, of *limits.Limits, p patience) (concurre
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.touch(s)
-	l.noteDenied(l.clock.Now(), q)
 	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen, q.credit.places)
 	if w == nil {
 		l.carryOut()

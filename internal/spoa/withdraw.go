@@ -37,9 +37,6 @@ const (
 	// startGrace is how long HAProxy may take to answer after this agent has started: they are
 	// started in any order.
 	startGrace = 10 * time.Second
-	// renewWithdrawal is when one that lasts is repeated: HAProxy forgets an entry that is
-	// not used after 10 minutes, and may then give credit by itself.
-	renewWithdrawal = 2 * time.Minute
 )
 
 // withdraw sees to it that a user has no credit through a second, and in any case through
@@ -55,7 +52,7 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 	case w == nil && len(c.withdrawals) >= maxWithdrawals:
 		l.metrics.withdrawalsDropped.Inc()
 	case w == nil:
-		c.withdrawals[user] = &withdrawal{through: through, renewed: now}
+		c.withdrawals[user] = &withdrawal{through: through}
 		c.due = append(c.due, user)
 		notify(c.wake)
 	case through > w.through:
@@ -67,37 +64,18 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 			}
 			w.told = through
 		}
-		// HAProxy forgets an entry that nobody uses, and with it that this user shall have none.
-		if now.Sub(w.renewed) > renewWithdrawal {
-			w.renewed, w.repeat = now, true
-			c.due = append(c.due, user)
-			notify(c.wake)
-		}
 	}
 }
 
-// withdrawAgain takes credit back once more from all who shall have none: a new process of
-// HAProxy has no entries that say so; l.mu is held.
+// withdrawAgain withdraws all credit again after HAProxy was replaced: an answer from before the
+// withdrawal may have brought the new process some; l.mu is held.
 func (c *credits) withdrawAgain() {
 	c.processes++
-	// The new one has no entries: that credit was taken back once keeps it from nothing.
-	c.ended.clear()
 	for user, w := range c.withdrawals {
-		w.again, w.told = true, 0
+		w.told = 0
 		c.due = append(c.due, user)
 	}
 	notify(c.wake)
-}
-
-// confirmedAgain reports whether the new process has confirmed them all; l.mu is held.
-func (c *credits) confirmedAgain() bool {
-	for _, w := range c.withdrawals {
-		// Whom the new process has no entry for it would give credit by default.
-		if w.again {
-			return false
-		}
-	}
-	return true
 }
 
 // withdrawHot takes back the credit of a user who is near a limit, if they can have any.
@@ -113,7 +91,6 @@ func (l *limiter) withdrawHot(now time.Time, key string, until time.Time) {
 // forgetWithdrawals lets users have credit again whose time without is over; l.mu is held.
 func (l *limiter) forgetWithdrawals(now time.Time) {
 	l.credits.granted.forget(now)
-	l.credits.ended.forget(now)
 	for user, w := range l.credits.withdrawals {
 		// Not while requests by credit go on: the withdrawal is what counts them.
 		if w.told > 0 && w.rest == 0 && now.Unix() > w.through {

@@ -17,12 +17,11 @@ func (l *limiter) confirmWithdrawal(now, here time.Time, e *runtimeapi.Entry) {
 	if w == nil {
 		return
 	}
-	// A request that was about to give itself credit has written since: it is taken back once more.
+	// An answer from before the withdrawal has just brought some: HAProxy ends that itself.
 	if gpt(e, 0) != 0 {
 		c.polls[e.Key] = now.Add(firstPoll)
 		return
 	}
-	w.repeat = false
 	// What was spent before is known, and nothing was since.
 	if w.told > 0 {
 		return
@@ -45,8 +44,7 @@ func (l *limiter) confirmWithdrawal(now, here time.Time, e *runtimeapi.Entry) {
 		}
 		l.coresOf(e.Key).tokens.Recalled(now, e.Key, r, second, spent, w.through)
 	}
-	c.ended.put(e.Key, now)
-	w.told, w.again = w.through, false
+	w.told = w.through
 	w.rest = e.ConnCur
 	l.tellRest(now, e.Key, w)
 }
@@ -78,12 +76,6 @@ func ticketsSpent(e *runtimeapi.Entry, class int) int {
 func (l *limiter) stillInProgress(now time.Time, e *runtimeapi.Entry) {
 	w := l.credits.withdrawals[e.Key]
 	if w == nil {
-		return
-	}
-	// HAProxy has forgotten that they have none, and has begun by itself: what it spent is not known, as at first.
-	if gpt(e, 0) != 0 {
-		w.told, w.rest = 0, e.ConnCur
-		l.credits.polls[e.Key] = now.Add(firstPoll)
 		return
 	}
 	// They only become fewer: new ones are asked about, and not counted there.

@@ -219,68 +219,19 @@ func TestBandwidthIsForgottenAfterAReload(t *testing.T) {
 	})
 }
 
-// Users of whom nobody has asked are held to their share from the first byte on, and to the limit over all
-// instances, also once limits have changed: HAProxy gave them credit by default.
-func TestBandwidthByDefault(t *testing.T) {
-	t.Parallel()
-	const limit, d = 4, 4 * time.Second
-	for _, instances := range []int{1, 2} {
-		for _, up := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d instances, up %v", instances, up), func(t *testing.T) {
-				t.Parallel()
-				c, o := moving(t, cluster.Options{Instances: instances, Limits: bandwidthLimits(limit)})
-				cold := func(user string, n int, limit float64) {
-					t.Helper()
-					awaitCreditByDefault(t, c)
-					before := askedAbout(t, c)
-					r := transfer.Run(t.Context(), o, streams(c, user, n, up), d)
-					checkRate(t, r, user, time.Second, d, limit*mib)
-					if first := r.Rate(0, time.Second) / (limit * mib); first > 1.15+band+late(r, 0, time.Second) {
-						t.Errorf("%s: the first second moved %.2f of the limit, want 1.15 at most", user, first)
-					}
-					if asked := askedAbout(t, c) - before; asked > 0 && givenByDefault(c) {
-						t.Errorf("%s: HAProxy asked about %v of %d requests, want none", user, asked, n)
-					}
-				}
-				cold("at one instance", 1, limit)
-				if instances > 1 {
-					cold("at each instance", instances, limit)
-				}
-				c.SetLimits(t, bandwidthLimits(2*limit))
-				for _, in := range c.Instances {
-					proctest.Eventually(t, "it has the new limits", func() error {
-						if n := strings.Count(in.Agent.Output(), "limits in force"); n != 2 {
-							return fmt.Errorf("it has put limits into force %d times", n)
-						}
-						return nil
-					})
-				}
-				time.Sleep(2 * time.Second) // it has noticed that its credit by default is of others
-				cold("with other limits", instances, 2*limit)
-			})
-		}
-	}
-}
-
-// A second instance joins one that was alone, at which a user moves what is all of their limit by default: from
-// then on both move so much together.
-func TestInstanceJoinsOneWithBandwidthByDefault(t *testing.T) {
+// A second instance joins one that was alone, at which a user moves all of the limit by credit: from then on both move
+// so much together.
+func TestInstanceJoinsOneWithBandwidth(t *testing.T) {
 	t.Parallel()
 	const limit = 4
 	c, o := moving(t, cluster.Options{Instances: 2, Limits: bandwidthLimits(limit)})
 	all := c.Instances
-	all[1].Agent.Stop()
-	proctest.Eventually(t, "the first is alone", func() error {
-		if n := all[0].Metric(t, "sluice_instances"); n != 1 {
-			return fmt.Errorf("%v instances", n)
-		}
-		return nil
-	})
-	time.Sleep(3 * time.Second) // it has noticed that its credit by default is of another number
+	awaitAlone(t, c)
 	c.Instances = all[:1]
-	awaitCreditByDefault(t, c)
-
 	alone := transfer.Stream{Address: all[0].Address, User: "alice"}
+	for range 3 { // an answer brings credit
+		transfer.Run(t.Context(), o, []transfer.Stream{alone}, time.Second)
+	}
 	const most = 3 * proctest.Patience // to start an agent, and what it takes besides
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
