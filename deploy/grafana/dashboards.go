@@ -111,8 +111,7 @@ func overview() *dashboard.DashboardBuilder {
 			line{`sum by (instance) (sluice_requests_in_progress{instance=~"$instance"})`, "{{instance}}"},
 			line{`sum(sluice_line_requests{instance=~"$instance"})`, "waiting in line"})).
 		WithPanel(graph("Bytes moved", "", units.BytesPerSecondIEC,
-			line{`sum by (direction) (rate(sluice_bytes_total{instance=~"$instance"}[$__rate_interval]))`, "{{direction}}"},
-			line{`sum by (direction) (rate(sluice_dry_run_bytes_total{instance=~"$instance"}[$__rate_interval]))`, "{{direction}}, above a limit in a dry run"})).
+			line{`sum by (direction) (rate(sluice_bytes_total{instance=~"$instance"}[$__rate_interval]))`, "{{direction}}"})).
 		WithRow(dashboard.NewRowBuilder("What requests cost")).
 		WithPanel(graph("Charged, and corrected, by tier", "The estimates of requests that started, what came back of them, and what they cost beyond them.", units.Short,
 			line{`sum by (tier, unit) (rate(sluice_cost_charged_total{instance=~"$instance"}[$__rate_interval]))`, "{{tier}}: {{unit}} charged per second"},

@@ -214,7 +214,7 @@ func (p *Polygen) tellPolicies(set *limits.Set, begun []string, hints []ratelimi
 	for _, s := range sharings {
 		// All instances at once: a share alone does not tell whether the limit is used up.
 		e := api.Event{Time: now, Kind: api.ShareEvent, Name: api.NameOf(s.User), Limit: "bandwidth." + s.Direction.String(),
-			Mode: set.User(s.User).Bandwidth.Mode.String()}
+			Mode: limits.Enforce.String()}
 		for _, share := range s.Shares {
 			e.Shares = append(e.Shares, api.ShareOf(share.Instance, share.Bytes))
 		}

@@ -135,7 +135,6 @@ tiers:
   free:
     requests: {GET: {second: 10, burst: 5, minute: 30, mode: dry-run}, PUT: 10}
     concurrent: {limit: 5, mode: dry-run}
-    bandwidth: {down: 10MiB, mode: dry-run}
 `
 
 // Limits in a dry run are decided like others and counted apart, minutes like seconds.
@@ -160,7 +159,6 @@ func TestDryRunIsCountedApart(t *testing.T) {
 	}})
 	g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: "bob", Held: 5, Active: 5, Refused: 1, Limit: 5}}})
 	g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Now: now})
-	g.observe(now, bus.Demand{{Instance: "one", User: "bob", Active: 1}})
 	proctest.Eventually(t, "the policies are sent", func() error {
 		g.sendPolicies(t.Context())
 		if testutil.ToFloat64(g.metrics.throttles[limits.DryRun]) == 0 {
@@ -177,7 +175,6 @@ func TestDryRunIsCountedApart(t *testing.T) {
 		{"hot", g.metrics.hints, [2]float64{1, 3}},
 		{"block", g.metrics.blocks, [2]float64{0, 1}},
 		{"unblock", g.metrics.unblocks, [2]float64{}},
-		{"share", g.metrics.shares, [2]float64{0, 1}},
 	} {
 		if got := [2]float64{testutil.ToFloat64(m.metric[0]), testutil.ToFloat64(m.metric[1])}; got != m.want {
 			t.Errorf("%s: enforced and dry %v, want %v", m.name, got, m.want)

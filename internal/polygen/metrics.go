@@ -67,7 +67,7 @@ type policyMetrics struct {
 	blocks    byMode
 	unblocks  byMode
 	sharings  byMode
-	shares    byMode
+	shares    prometheus.Counter
 	dropped   prometheus.Counter
 	loop      prometheus.Histogram
 }
@@ -88,7 +88,7 @@ func newPolicyMetrics(f metric.Factory) policyMetrics {
 		blocks:    kind("block"),
 		unblocks:  kind("unblock"),
 		sharings:  kind("slots"),
-		shares:    kind("share"),
+		shares:    policies.WithLabelValues("share", limits.Enforce.String()),
 		dropped: f.Counter("sluice_policies_dropped_total",
 			"Policies that could not be sent because Redis could not be reached."),
 		loop: f.Histogram("sluice_polygen_loop_seconds",
@@ -210,7 +210,7 @@ func (m *metrics) countSent(set *limits.Set, messages []policy.Addressed) {
 		case policy.Slots:
 			m.sharings[set.User(p.User).ConcurrentMode].Inc()
 		case policy.Share:
-			m.shares[set.User(p.User).Bandwidth.Mode].Inc()
+			m.shares.Inc()
 		}
 	}
 }

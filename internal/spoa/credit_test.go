@@ -34,12 +34,11 @@ tiers:
   burst: {requests: {GET: {second: 4, burst: 5}}}
   bytes: {requests: {GET: 40}, bandwidth: {down: 1MB, up: 640kB}}
   slowly: {bandwidth: {down: 1MB, default_share: 64kB}}
-  dryBytes: {bandwidth: {down: 1MB}, mode: dry-run}
   patient: {concurrent: 5, over_limit: {concurrent: wait 2s}}
   first: {priority: 3}
   dry: {requests: {GET: 4}, mode: dry-run}
 classes: {LIST: {query: [list]}}
-users: {both: both, staff: staff, lister: lister, hourly: hourly, burst: burst, bytes: bytes, slowly: slowly, dryBytes: dryBytes, patient: patient, first: first, dry: dry}
+users: {both: both, staff: staff, lister: lister, hourly: hourly, burst: burst, bytes: bytes, slowly: slowly, patient: patient, first: first, dry: dry}
 `
 
 // fakeRuntime plays HAProxy's runtime API.
@@ -168,7 +167,6 @@ func TestCreditIsGranted(t *testing.T) {
 		{"bytes", 1, &grant{Grant: credit.Grant{Each: []uint32{credit.Unlimited, 40}, Places: credit.Unlimited, Factor: 1}, share: [2]int64{1_000_000, 640_000}}},
 		{"bytes", 2, &grant{Grant: credit.Grant{Each: []uint32{credit.Unlimited, 5}, Places: credit.Unlimited, Factor: 4}, share: [2]int64{500_000, 320_000}}},
 		{"slowly", 2, &grant{Grant: credit.Grant{Each: []uint32{credit.Unlimited, credit.Unlimited}, Places: credit.Unlimited, Factor: 4}, share: [2]int64{64_000, 0}}},
-		{"dryBytes", 1, nil},
 		{"patient", 1, nil},
 		{"first", 1, nil},
 		{"dry", 1, nil},

@@ -1,9 +1,6 @@
 package spoa
 
 import (
-	"time"
-
-	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -73,61 +70,4 @@ func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVe
 		}
 	}
 	return known
-}
-
-// byteDryRuns knows how much more the users whose bandwidth limit is in a dry run
-// move than their shares. The limiter's lock guards it. See newByteDryRuns.
-type byteDryRuns struct{ recent[byteDryRun] }
-
-type byteDryRun struct {
-	share, left [2]int64 // bytes per second; bytes within the share
-	at          time.Time
-}
-
-const (
-	// dryRunSpan is how much of a share may be moved at once.
-	dryRunSpan = time.Second
-	// dryRunFor is how long a user is remembered of whom nothing is heard: longer than
-	// it takes to repeat the share.
-	dryRunFor = time.Minute
-	// maxDryRuns bounds the users; of others nothing is counted.
-	maxDryRuns = 100_000
-)
-
-func newByteDryRuns() byteDryRuns { return byteDryRuns{newRecent[byteDryRun](dryRunFor, maxDryRuns)} }
-
-// takeShare takes a user's share.
-func (t *byteDryRuns) takeShare(now time.Time, user string, share [2]int64) {
-	run, known := t.get(user)
-	// Before there is a share nothing is above it.
-	if !known {
-		run.at = now
-	}
-	run.share = share
-	t.put(user, run)
-}
-
-// countAbove takes how many bytes a user has moved since the last call, and returns how
-// many of them are above their share. Without a share none are.
-func (t *byteDryRuns) countAbove(now time.Time, user string, more [2]int64) (above [2]int64) {
-	run, known := t.get(user)
-	// A user without a share is not in the map: whoever moves bytes without a limit in a dry run takes
-	// no room.
-	if !known {
-		return above
-	}
-	elapsed := min(now.Sub(run.at), dryRunSpan).Seconds()
-	run.at = now
-	for _, d := range bandwidth.Directions {
-		if run.share[d] == 0 {
-			continue
-		}
-		// As the filter would: a share that was not used can be used later, for a second's worth.
-		most := int64(dryRunSpan.Seconds() * float64(run.share[d]))
-		run.left[d] = min(most, run.left[d]+int64(elapsed*float64(run.share[d])))
-		above[d] = max(0, more[d]-run.left[d])
-		run.left[d] = max(0, run.left[d]-more[d])
-	}
-	t.put(user, run)
-	return above
 }

@@ -17,7 +17,7 @@ import (
 const dryLimits = `version: 1
 default_tier: free
 tiers:
-  free: {mode: dry-run, requests: {GET: 4, "*": {hour: 6}}, concurrent: 2, bandwidth: {down: 1000, up: 500}}
+  free: {mode: dry-run, requests: {GET: 4, "*": {hour: 6}}, concurrent: 2}
   both: {requests: {GET: 2, PUT: {second: 3, mode: dry-run}, "*": {second: 4, mode: dry-run}}, concurrent: {limit: 1, mode: dry-run}}
   exempt-like: {}
 exempt: {users: [probe]}
@@ -70,7 +70,6 @@ func TestDryRun(t *testing.T) {
 				for i, a := range tt.asks {
 					began := time.Now()
 					got := r.verdict(a.question)
-					got.share = [2]int64{}
 					if got != a.want || time.Since(began) != 0 {
 						t.Errorf("step %d: verdict(%+v) = %+v after %v, want %+v at once", i, a.question, got, time.Since(began), a.want)
 					}
@@ -162,36 +161,6 @@ func TestDryRunIsNotTaught(t *testing.T) {
 			t.Errorf("verdict = %+v, want allowed and nothing else", got)
 		}
 	})
-}
-
-func TestByteDryRuns(t *testing.T) {
-	type move struct {
-		at    time.Duration
-		moved int64
-		above int64
-	}
-	for _, tt := range []struct {
-		name  string
-		share int64
-		moves []move
-	}{
-		{"within the share", 100, []move{{time.Second, 100, 0}, {2 * time.Second, 100, 0}}},
-		{"a second's worth may come at once", 100, []move{{5 * time.Second, 100, 0}, {5*time.Second + ms, 10, 10}}},
-		{"above", 100, []move{{time.Second, 300, 200}, {2 * time.Second, 300, 200}, {3 * time.Second, 0, 0}}},
-		{"no share yet", 0, []move{{time.Second, 1_000_000, 0}}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			runs, begin := newByteDryRuns(), time.Unix(1_800_000_000, 0)
-			if tt.share > 0 {
-				runs.takeShare(begin, "alice", [2]int64{tt.share, 0})
-			}
-			for _, m := range tt.moves {
-				if got := runs.countAbove(begin.Add(m.at), "alice", [2]int64{m.moved, m.moved}); got != [2]int64{m.above, 0} {
-					t.Errorf("at %v: move(%d) = %v, want %d above the share down, and up none", m.at, m.moved, got, m.above)
-				}
-			}
-		})
-	}
 }
 
 func TestThrottles(t *testing.T) {

@@ -75,7 +75,6 @@ func (s laneSignals) passOn(urgent, sooner bool) {
 // bodies is what is known of the bytes that HAProxy moves for users with a bandwidth limit.
 type bodies struct {
 	moved     movedBytes
-	dryBytes  byteDryRuns
 	transfers transfers
 }
 
@@ -124,7 +123,7 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config, shards int
 		forTokens: make(waiting[*ratelimit.Waiting]),
 		forSlots:  make(waiting[*concurrency.Waiting]),
 		forCosts:  make(waiting[*cost.Waiting]),
-		bodies:    bodies{moved: newMovedBytes(m.bytes), dryBytes: newByteDryRuns(), transfers: newTransfers()},
+		bodies:    bodies{moved: newMovedBytes(m.bytes), transfers: newTransfers()},
 		throttles: newThrottles(),
 		credits:   newCredits(),
 		unheard:   newUnheard(),
@@ -231,10 +230,6 @@ func (l *limiter) shareOf(user string, of *limits.Limits) [2]int64 {
 	defer l.mu.Unlock()
 	share := l.bytes.Start(l.clock.Now(), user, limit)
 	l.carryOut()
-	// The core divides it all the same, to count what would be held back; HAProxy hears of no share.
-	if of.Bandwidth.Mode != limits.Enforce {
-		return [2]int64{}
-	}
 	return share
 }
 
@@ -242,7 +237,6 @@ func (l *limiter) shareOf(user string, of *limits.Limits) [2]int64 {
 func bandwidthOf(of *limits.Limits) (l bandwidth.Limit) {
 	b := of.Bandwidth
 	l.Bytes = [2]int64{bandwidth.Down: b.Down, bandwidth.Up: b.Up}
-	l.DryRun = b.Mode != limits.Enforce
 	for _, d := range bandwidth.Directions {
 		// A direction without a limit must not get a default share: that would be a limit.
 		if l.Bytes[d] > 0 {

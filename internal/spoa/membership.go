@@ -62,7 +62,6 @@ func (a *Agent) beat(ctx context.Context) {
 func (a *Agent) forget() {
 	a.limiter.update(func(now time.Time) {
 		a.limiter.throttles.forget(now)
-		a.limiter.bodies.dryBytes.forget(now)
 		a.limiter.bodies.moved.forget(now)
 		a.limiter.forgetWithdrawals(now)
 		for _, user := range a.limiter.bodies.transfers.forget(now) {

@@ -43,7 +43,7 @@ type verdictMetrics struct {
 	malformed, undeclared, unheld    prometheus.Counter
 	unreadable, uncounted            prometheus.Counter
 	byTier, started                  *byTier
-	dryRefused, dryBytes             *prometheus.CounterVec // by limit; by direction
+	dryRefused                       *prometheus.CounterVec // by limit
 }
 
 // waitMetrics say how long requests wait, and how many do.
@@ -147,8 +147,6 @@ func newVerdictMetrics(f metric.Factory) verdictMetrics {
 			"Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.", "tier", "verb", "operation"), 3),
 		dryRefused: f.Counters("sluice_dry_run_refused_total",
 			"Requests that were allowed and that a limit in mode dry-run would have refused, by limit.", "limit"),
-		dryBytes: f.Counters("sluice_dry_run_bytes_total",
-			"Bytes that moved at once and that a bandwidth limit in mode dry-run would have held back, by direction.", "direction"),
 	}
 }
 

@@ -84,11 +84,6 @@ func (a *Agent) haproxySecond(second int64) int64 {
 // follow it (see transfers), also if they are not limited any more. (To delete the entry
 // would not lift the share: without an entry, what the request brought holds.)
 func (a *Agent) teachShare(e bandwidth.TableEntry) {
-	// The core has divided the limit as if it held, and the counter goes by this share. HAProxy gets none.
-	if e.DryRun {
-		a.limiter.bodies.dryBytes.takeShare(a.clock.Now(), e.User, e.Share)
-		e.Share = [2]int64{}
-	}
 	values := shareValues(e.Share)
 	if a.limiter.bodies.transfers.setShare(a.clock.Now(), e.User, values) {
 		a.writeShare(e.User, values)
@@ -141,12 +136,7 @@ func (a *Agent) learnProgress(u peers.Update) {
 		if values, due := a.limiter.bodies.transfers.progress(now, u.Key, max(active, a.limiter.bytes.Active(u.Key)), nil); due {
 			a.writeShare(u.Key, values)
 		}
-		more := a.limiter.bodies.moved.countTable(u.Key, bandwidth.Asked, moved.Moved)
-		if of.Bandwidth.Mode != limits.Enforce {
-			for d, above := range a.limiter.bodies.dryBytes.countAbove(now, u.Key, more) {
-				a.metrics.dryBytes.WithLabelValues(bandwidth.Direction(d).String()).Add(float64(above))
-			}
-		}
+		a.limiter.bodies.moved.countTable(u.Key, bandwidth.Asked, moved.Moved)
 	})
 }
 

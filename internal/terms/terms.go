@@ -47,10 +47,10 @@ func TermsWithJobs(l *limits.Limits, jobs bool) []Term {
 	}
 	b := l.Bandwidth
 	if b.Down > 0 {
-		all = append(all, Term{Name: "bandwidth.down", Amount: FormatBytes(b.Down) + "/s"}.withMode(b.Mode))
+		all = append(all, Term{Name: "bandwidth.down", Amount: FormatBytes(b.Down) + "/s"})
 	}
 	if b.Up > 0 {
-		all = append(all, Term{Name: "bandwidth.up", Amount: FormatBytes(b.Up) + "/s"}.withMode(b.Mode))
+		all = append(all, Term{Name: "bandwidth.up", Amount: FormatBytes(b.Up) + "/s"})
 	}
 	if b.DefaultShare > 0 && b.Down+b.Up > 0 { // else it is a share of nothing
 		all = append(all, Term{Name: "bandwidth.default_share", Amount: FormatBytes(b.DefaultShare) + "/s"})

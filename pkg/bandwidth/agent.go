@@ -45,8 +45,6 @@ type Limit struct {
 	// Default is the share of an instance that polygen has given none yet; 0 means
 	// an even part of the limit.
 	Default [2]int64
-	// DryRun says that nothing is held back: shares are what would be.
-	DryRun bool
 }
 
 // Limited reports whether there is a limit in any direction.

@@ -59,10 +59,6 @@ func (a *Agent) Limits(at time.Time, limitOf func(user string) Limit) {
 				u.share[d] = int64(float64(u.share[d]) * float64(limit.Bytes[d]) / float64(old))
 			}
 		}
-		// The table's entry says whether bodies are held, and the share may be the same.
-		if limit.DryRun != u.limit.DryRun {
-			u.taughtAt = 0
-		}
 		u.limit = limit
 		a.updateTable(u, now)
 		a.report(u)

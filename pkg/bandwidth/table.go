@@ -5,9 +5,8 @@ import "time"
 // TableEntry is what HAProxy's table of shares is to say of a user: bytes per second
 // by Direction, 0 where the user is not limited.
 type TableEntry struct {
-	User   string
-	Share  [2]int64
-	DryRun bool // the share is only what would be
+	User  string
+	Share [2]int64
 }
 
 // Lend returns the shares, by Direction, that requests admitted by credit begin with: the
@@ -88,5 +87,5 @@ func (a *Agent) updateTable(u *user, now int64) {
 		// From here on the meters judge by this share, though HAProxy may take a moment to follow.
 		u.meters[d].enforce(now, share[d])
 	}
-	a.out.TableEntries = append(a.out.TableEntries, TableEntry{User: u.name, Share: share, DryRun: u.limit.DryRun})
+	a.out.TableEntries = append(a.out.TableEntries, TableEntry{User: u.name, Share: share})
 }

@@ -166,17 +166,6 @@ func TestAgentTakesTheLimitInForce(t *testing.T) {
 	}
 }
 
-func TestAgentTellsOfADryRun(t *testing.T) {
-	a, limit := amongTwo(), downLimit(1000)
-	a.Start(toldFrom, "alice", limit)
-	a.TakeOutput()
-	limit.DryRun = true
-	a.Limits(toldFrom, func(string) bandwidth.Limit { return limit })
-	if out := a.TakeOutput().TableEntries; len(out) != 1 || !out[0].DryRun {
-		t.Errorf("HAProxy is told %+v, want a dry run", out)
-	}
-}
-
 // moveSteadily has a user move so many bytes a second, and returns the last report.
 func moveSteadily(a *bandwidth.Agent, limit bandwidth.Limit, from bandwidth.Source, begun, perSecond int64, since, until time.Time) (last bandwidth.Report) {
 	for at := since; at.Before(until); at = at.Add(100 * time.Millisecond) {

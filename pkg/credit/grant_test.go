@@ -65,7 +65,6 @@ func TestByDefault(t *testing.T) {
 		{"a bandwidth up", "default_tier: a\ntiers: {a: {bandwidth: {up: 1MB}}}\n", 2, true, Grant{[]uint32{Unlimited}, Unlimited, 4}},
 		{"a bandwidth down that HAProxy cannot keep", "default_tier: a\ntiers: {a: {bandwidth: {down: 1MB}}}\n", 1, false, Grant{}},
 		{"a bandwidth up that HAProxy cannot keep", "default_tier: a\ntiers: {a: {bandwidth: {up: 1MB}}}\n", 1, false, Grant{}},
-		{"a bandwidth in a dry run", "default_tier: a\ntiers: {a: {bandwidth: {down: 1MB}, mode: dry-run}}\n", 1, true, Grant{}},
 		{"a class that is not counted", "default_tier: a\ntiers: {a: {requests: {PUT: 2}}}\n", 1, false, Grant{}},
 	} {
 		got, ok := ByDefault(setOf(t, tt.file), "GET", tt.shares, tt.instances)

@@ -8,7 +8,7 @@ import "github.com/sluice-qos/sluice/pkg/limits"
 //
 // HAProxy counts the requests of a second and those in progress, and holds bodies to a
 // share of bandwidth that came with the credit. What needs more, only an agent can judge:
-// longer windows, bursts, limits in a dry run, whose requests and bytes are counted and let
+// longer windows, bursts, limits in a dry run, whose requests are counted and let
 // through, requests that wait for a place, limits of costs, and priorities, which HAProxy learns with the
 // agent's answer. A user with any of these is asked about with every request.
 func Possible(of *limits.Limits, instances int) bool {
@@ -22,8 +22,6 @@ func Possible(of *limits.Limits, instances int) bool {
 	case of.LimitsCosts():
 		return false
 	case of.Concurrent > 0 && (of.ConcurrentMode != limits.Enforce || of.Wait > 0 || Portion(of.Concurrent, instances) == 0):
-		return false
-	case (of.Bandwidth.Down > 0 || of.Bandwidth.Up > 0) && of.Bandwidth.Mode != limits.Enforce:
 		return false
 	}
 	// HAProxy would queue the request without its priority.

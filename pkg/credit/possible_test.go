@@ -25,7 +25,6 @@ func TestPossible(t *testing.T) {
 		{`{requests: {GET: {second: 10, burst: 5}}}`, 1, false},
 		{`{bandwidth: {down: 1MB}}`, 1, true},
 		{`{requests: {GET: 10}, bandwidth: {down: 1MB, up: 1MB}}`, 6, true},
-		{`{bandwidth: {up: 1MB}, mode: dry-run}`, 1, false},
 		{`{requests: {GET: 10}, mode: dry-run}`, 1, false},
 		{`{concurrent: 10, mode: dry-run}`, 1, false},
 		{`{concurrent: 10, over_limit: {concurrent: wait 2s}}`, 1, false},

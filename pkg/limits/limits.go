@@ -51,8 +51,6 @@ type Bandwidth struct {
 	// direction, before the cluster has divided the limit. It is at most each of the
 	// limits that are set. 0 means an even part.
 	DefaultShare int64
-
-	Mode Mode // Enforce or DryRun, of both directions
 }
 
 // Limits are the limits of one user, or of a tier. The zero Limits limits

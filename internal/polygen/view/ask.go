@@ -205,10 +205,10 @@ func (u *user) limitsOf(now int64, l *limits.Limits, spent *spending, started ma
 		all = append(all, api.Limit{Name: concurrent, Max: int64(l.Concurrent), Mode: l.ConcurrentMode.String(), Used: int64(active)})
 	}
 	if l.Bandwidth.Down > 0 {
-		all = append(all, api.Limit{Name: bandwidthDown, Max: l.Bandwidth.Down, Mode: l.Bandwidth.Mode.String(), Used: moved[bandwidth.Down]})
+		all = append(all, api.Limit{Name: bandwidthDown, Max: l.Bandwidth.Down, Mode: limits.Enforce.String(), Used: moved[bandwidth.Down]})
 	}
 	if l.Bandwidth.Up > 0 {
-		all = append(all, api.Limit{Name: bandwidthUp, Max: l.Bandwidth.Up, Mode: l.Bandwidth.Mode.String(), Used: moved[bandwidth.Up]})
+		all = append(all, api.Limit{Name: bandwidthUp, Max: l.Bandwidth.Up, Mode: limits.Enforce.String(), Used: moved[bandwidth.Up]})
 	}
 	return all
 }

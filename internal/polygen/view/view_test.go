@@ -189,7 +189,7 @@ tiers:
       GET: {second: 10, burst: 5, minute: 60, hour: 7200}
       PUT: {second: 10, mode: dry-run}
     concurrent: {limit: 5, mode: dry-run}
-    bandwidth: {down: 10MiB, up: 5MiB, mode: dry-run}
+    bandwidth: {down: 10MiB, up: 5MiB}
     endpoints: {web: {requests: {GET: 1}}}
 users: {alice: free}
 `
@@ -211,7 +211,7 @@ func TestDryRun(t *testing.T) {
 		modes[l.Name] = l.Mode
 	}
 	if diff := cmp.Diff(map[string]string{"GET": "enforce", "GET/minute": "enforce", "GET/hour": "enforce", "PUT": "dry-run",
-		"concurrent": "dry-run", "bandwidth.down": "dry-run", "bandwidth.up": "dry-run"}, modes); diff != "" {
+		"concurrent": "dry-run", "bandwidth.down": "enforce", "bandwidth.up": "enforce"}, modes); diff != "" {
 		t.Errorf("modes differ (-want +got):\n%s", diff)
 	}
 	for _, d := range u.Decisions {

@@ -158,22 +158,19 @@ func (ds *drafts) sharedLimits(tier string, d draft) *limits.Limits {
 	return l
 }
 
-// turnBandwidthOff gives a bandwidth the mode that it has in a scope, and returns its limits that are off.
+// turnBandwidthOff removes a bandwidth that its scope does not enforce, and returns its limits,
+// which are off then: bandwidth has no dry run.
 func turnBandwidthOff(b *limits.Bandwidth, scope limits.Mode) (off []string) {
-	b.Mode = max(scope, b.Mode)
-	if b.Mode == limits.Off {
-		if b.Down > 0 {
-			off = append(off, "bandwidth.down")
-		}
-		if b.Up > 0 {
-			off = append(off, "bandwidth.up")
-		}
-		// With the share, which is of no limit any more.
-		*b = limits.Bandwidth{}
+	if scope == limits.Enforce {
+		return nil
 	}
-	if b.Down == 0 && b.Up == 0 {
-		b.Mode = limits.Enforce
+	if b.Down > 0 {
+		off = append(off, "bandwidth.down")
 	}
+	if b.Up > 0 {
+		off = append(off, "bandwidth.up")
+	}
+	*b = limits.Bandwidth{}
 	return off
 }
 

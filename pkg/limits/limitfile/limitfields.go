@@ -43,7 +43,6 @@ var (
 		scalar("down", sizes, func(d *draft) *int64 { return &d.bandwidth.Down }),
 		scalar("up", sizes, func(d *draft) *int64 { return &d.bandwidth.Up }),
 		scalar("default_share", sizes, func(d *draft) *int64 { return &d.bandwidth.DefaultShare }),
-		modeField(func(d *draft) *limits.Mode { return &d.bandwidth.Mode }),
 	}
 	overLimitFields = fields[draft]{
 		scalar("concurrent", waits, func(d *draft) *time.Duration { return &d.wait }),

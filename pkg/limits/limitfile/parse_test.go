@@ -414,9 +414,6 @@ func printLimits(b *strings.Builder, what, name, endpoint string, l *limits.Limi
 	if l.Bandwidth.DefaultShare != 0 {
 		also += fmt.Sprintf(", default share %d", l.Bandwidth.DefaultShare)
 	}
-	if l.Bandwidth.Mode != limits.Enforce {
-		also += fmt.Sprintf(", bandwidth %v", l.Bandwidth.Mode)
-	}
 	if l.ConcurrentMode != limits.Enforce {
 		also += fmt.Sprintf(", concurrent %v", l.ConcurrentMode)
 	}

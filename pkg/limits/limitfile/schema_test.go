@@ -199,7 +199,6 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		"requests.mode":   `{requests: {GET: {second: 5, mode: %s}}}`,
 		"concurrent.mode": `{concurrent: {limit: 5, mode: %s}}`,
 		"concurrent.max":  `{concurrent: {limit: %s}}`,
-		"bandwidth.mode":  `{bandwidth: {mode: %s}}`,
 		"comment":         `{comment: %s}`,
 		"until":           "{}}\nusers: {u: {concurrent: 1, until: %s}",
 		"methods":         "{}}\nclasses: {A: {methods: [%s]}",

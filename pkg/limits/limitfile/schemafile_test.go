@@ -440,7 +440,6 @@ func limitProperties() map[string]*schema {
 					"down":          described("Down", "Response bodies, from the cluster to the user."),
 					"up":            described("Up", "Request bodies, from the user to the cluster."),
 					"default_share": described("Default share", "What one instance of several gives the user before the cluster has divided the limit; at most each limit. Without it, or unlimited: an even part."),
-					"mode":          mode("Mode of the bandwidth", "Of both directions."),
 				}},
 				{Type: "string", Pattern: unlimitedPattern},
 			},
