@@ -190,7 +190,7 @@ func TestOddCredentials(t *testing.T) {
 			{"not UTF-8", "", []string{basic("b\xf6b:x")}, "böb, by Latin-1", "b\xf6b"},
 			{"capital letters", "", []string{basic("BOB:x")}, "most: bob", "bob"},
 		}},
-		{"others", []row{
+		{"other", []row{
 			{"Digest", "", []string{`Authorization: Digest username="alice", realm="x", response="y"`}, "alice", unreadable},
 			{"Negotiate", "", []string{"Authorization: Negotiate YIIxyz=="}, "alice", unreadable},
 			{"a key", "", []string{"Authorization: ApiKey 123"}, "alice", unreadable},
@@ -198,44 +198,19 @@ func TestOddCredentials(t *testing.T) {
 			{"a name like the key of all these", "", []string{basic(limits.UnreadableKey + ":x")}, "a user of that name", limits.Key(limits.UnreadableKey)},
 		}},
 	} {
-		t.Run(group.name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, setup{})
-			for _, row := range group.rows {
-				t.Run(row.name, func(t *testing.T) {
-					target := row.target
-					if target == "" {
-						target = "/"
-					}
-					r.send(t, httpGET(target, append(slices.Clone(row.header), "X-User: eve")...))
-					asked := r.takeAsked(t)
-					if diff := cmp.Diff([]question{{row.want, "GET"}}, asked); diff != "" {
-						t.Errorf("%q %q, of which an origin reads %s (-want +got):\n%s", target, row.header, row.origin, diff)
-					}
-				})
-			}
-		})
-	}
-}
-
-// A chain that reads no Authorization header leaves it to the origin, and one without s3 the query.
-func TestOddCredentialsOfOthers(t *testing.T) {
-	for chain, want := range map[string]question{
-		"header,ip":     {"eve", "GET"},
-		"ip":            {client, "GET"},
-		"jwt,ip,header": {limits.UnreadableKey, "GET"},
-		"basic,header":  {limits.UnreadableKey, "GET"},
-	} {
-		r := newRig(t, setup{Config: Config{Identify: chain}})
-		r.get(t, "Authorization: Digest x", "X-User: eve")
-		if diff := cmp.Diff([]question{want}, r.takeAsked(t)); diff != "" {
-			t.Errorf("%s: Digest credentials (-want +got):\n%s", chain, diff)
-		}
-		if !strings.Contains(chain, "ip") {
-			r.send(t, httpGET("/?x-amz-credential=A&"+presigned2("AKID"), "X-User: eve"))
-			if diff := cmp.Diff([]question{{"eve", "GET"}}, r.takeAsked(t)); diff != "" {
-				t.Errorf("%s: a query (-want +got):\n%s", chain, diff)
-			}
+		r := shared(t, usual)
+		for _, row := range group.rows {
+			t.Run(group.name+" "+row.name, func(t *testing.T) {
+				target := row.target
+				if target == "" {
+					target = "/"
+				}
+				r.send(t, httpGET(target, append(slices.Clone(row.header), "X-User: eve")...))
+				asked := r.takeAsked(t)
+				if diff := cmp.Diff([]question{{row.want, "GET"}}, asked); diff != "" {
+					t.Errorf("%q %q, of which an origin reads %s (-want +got):\n%s", target, row.header, row.origin, diff)
+				}
+			})
 		}
 	}
 }
@@ -243,7 +218,7 @@ func TestOddCredentialsOfOthers(t *testing.T) {
 // Whatever somebody does to a credential that an origin reads as one name, it counts as
 // that name or as unreadable: there is no way to another name.
 func TestMutatedCredentials(t *testing.T) {
-	r := newRig(t, setup{})
+	r := shared(t, usual)
 	// Each has its name once.
 	seeds := []struct{ target, authorization, user string }{
 		{"/", "AWS4-HMAC-SHA256 Credential=AKID/20130524/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=fe5f", "AKID"},
@@ -357,10 +332,11 @@ func decoded(text string) string {
 // With SLUICE_UNREADABLE=deny such requests get 400, which HAProxy counts in a backend of
 // their own, and nobody is asked; exempt paths and readable credentials are not denied.
 func TestUnreadableDenied(t *testing.T) {
-	r := newRig(t, setup{Config: Config{Unreadable: "deny", Exempt: limits.Exempt{Paths: []string{"/static/*"}}}})
+	r := shared(t, withChains)
 	r.teach(t, "block", limits.UnreadableKey, time.Now().Add(time.Hour), 1)
+	before := r.stat(t, "sluice_unreadable", "BACKEND", "req_tot")
 	for range 3 {
-		got := r.get(t, "Authorization: Digest x", "X-User: eve")
+		got := r.byChain(t, denying, httpGET("/", "Authorization: Digest x", "X-User: eve"))
 		if got.Status != http.StatusBadRequest || got.Header.Get("Sluice-Reason") != "unreadable-credentials" || !strings.Contains(got.Body, "cannot be read") {
 			t.Errorf("answer = %+v, want 400 with the reason", got)
 		}
@@ -369,7 +345,7 @@ func TestUnreadableDenied(t *testing.T) {
 		t.Errorf("asked %v, the origin saw %d; want nothing of denied requests", asked, seen)
 	}
 	for _, request := range []string{httpGET("/static/x", "Authorization: Digest x"), httpGET("/", basic("bob:x")), httpGET("/", "X-User: carol")} {
-		if got := r.send(t, request)[0]; got.Status != 200 {
+		if got := r.byChain(t, denying, request); got.Status != 200 {
 			t.Errorf("status of %q = %d, want 200", request, got.Status)
 		}
 	}
@@ -377,17 +353,7 @@ func TestUnreadableDenied(t *testing.T) {
 	if diff := cmp.Diff(want, r.takeAsked(t)); diff != "" {
 		t.Errorf("asked (-want +got):\n%s", diff)
 	}
-	if got := r.stat(t, "sluice_unreadable", "BACKEND", "req_tot"); got != "3" {
-		t.Errorf("HAProxy counted %s denied requests, want 3", got)
-	}
-}
-
-// An endpoint counts its unreadable requests apart, as it does each user's.
-func TestUnreadableAtEndpoint(t *testing.T) {
-	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ENDPOINT=uploads"}}})
-	r.get(t, "Authorization: Digest x")
-	want := []question{{limits.EndpointKey("uploads", limits.UnreadableKey), "GET"}}
-	if diff := cmp.Diff(want, r.takeAsked(t)); diff != "" {
-		t.Errorf("asked (-want +got):\n%s", diff)
+	if after := r.stat(t, "sluice_unreadable", "BACKEND", "req_tot"); before != "0" || after != "3" {
+		t.Errorf("HAProxy counted %s denied requests, then %s, want 0 and 3", before, after)
 	}
 }

@@ -2,7 +2,10 @@ package haproxy
 
 import (
 	"encoding/base64"
+	"fmt"
 	"net/url"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,6 +47,7 @@ func TestIdentify(t *testing.T) {
 		header []string
 		want   string
 	}
+	r := shared(t, withChains)
 	for _, chain := range []struct {
 		identify string
 		rows     []row
@@ -143,56 +147,86 @@ func TestIdentify(t *testing.T) {
 		}},
 		{"ip,header", []row{
 			{"an address is always found", "", []string{"X-User: eve"}, client},
+			{"credentials are not asked", "", []string{"X-User: eve", "Authorization: Digest x"}, client},
+		}},
+		// A chain that reads no Authorization header leaves it to the origin, and one without s3 the query.
+		{"header,ip", []row{
+			{"Digest", "", []string{"X-User: eve", "Authorization: Digest x"}, "eve"},
+		}},
+		{"jwt,ip,header", []row{
+			{"Digest", "", []string{"X-User: eve", "Authorization: Digest x"}, unreadable},
+		}},
+		{"basic,header", []row{
+			{"Digest", "", []string{"X-User: eve", "Authorization: Digest x"}, unreadable},
+			{"a presigned query", "/?x-amz-credential=A&" + presigned2("AKID"), []string{"X-User: eve"}, "eve"},
 		}},
 	} {
-		t.Run(chain.identify, func(t *testing.T) {
-			r := newRig(t, setup{Config: Config{Identify: chain.identify}})
-			for _, row := range chain.rows {
-				t.Run(row.name, func(t *testing.T) {
-					target := row.target
-					if target == "" {
-						target = "/"
-					}
-					got := r.send(t, httpGET(target, row.header...))[0]
-					if got.Status != 200 {
-						t.Fatalf("status = %d, want 200", got.Status)
-					}
-					if diff := cmp.Diff([]question{{row.want, "GET"}}, r.takeAsked(t)); diff != "" {
-						t.Errorf("asked about %q %q (-want +got):\n%s", target, row.header, diff)
-					}
-				})
-			}
-		})
+		for _, row := range chain.rows {
+			t.Run(chain.identify+" "+row.name, func(t *testing.T) {
+				target := row.target
+				if target == "" {
+					target = "/"
+				}
+				got := r.byChain(t, chain.identify, httpGET(target, row.header...))
+				if got.Status != 200 {
+					t.Fatalf("status = %d, want 200", got.Status)
+				}
+				if diff := cmp.Diff([]question{{row.want, "GET"}}, r.takeAsked(t)); diff != "" {
+					t.Errorf("asked about %q %q (-want +got):\n%s", target, row.header, diff)
+				}
+			})
+		}
 	}
+}
+
+// chains are those of the tests here. Each has a frontend of its own in one HAProxy; the last one denies what it cannot read.
+var chains = []string{
+	"auto", "header:X-Account,header:X-User,ip", "s3,ip", "jwt:sub,ip", "jwt:tenant.id , jwt:uid", "basic,ip", "basic:exact,ip",
+	"basic:exact,jwt:email:lower,header:X-User:lower", "jwt,header,basic", "header,s3,jwt,basic", "ip,header", "header,ip", "jwt,ip,header", "basic,header", denying,
+}
+
+const denying = "s3,jwt,basic,header,ip"
+
+var withChains = setup{Config: Config{Exempt: exempted}, edit: func(cfg string) string {
+	var frontends strings.Builder
+	for i, chain := range chains {
+		text, err := Render(Config{Identify: chain})
+		if err != nil {
+			panic(err)
+		}
+		_, text, _ = strings.Cut(text, "\nfrontend http\n")
+		text, _, _ = strings.Cut(text, "\nbackend asked\n")
+		if chain == denying {
+			text = strings.ReplaceAll(text, "${SLUICE_UNREADABLE-share}", "deny")
+		}
+		fmt.Fprintf(&frontends, "\nfrontend chain-%d\n%s\n", i,
+			strings.Replace(text, `bind "${SLUICE_BIND-127.0.0.1:8080}"`, fmt.Sprintf(`bind "unix@${SLUICE_TEST_DIR-.}/%d.sock" accept-proxy`, i), 1))
+	}
+	return strings.Replace(cfg, "\nbackend asked\n", frontends.String()+"\nbackend asked\n", 1)
+}}
+
+// byChain sends a request to the frontend of a chain.
+func (r *rig) byChain(t *testing.T, chain, raw string) answer {
+	t.Helper()
+	return sendTo(t, "unix", filepath.Join(r.dir, fmt.Sprintf("%d.sock", slices.Index(chains, chain))), from(client, raw))[0]
 }
 
 // An IPv6 client is its /64, and an IPv4 client of an IPv6 listener stays IPv4.
 func TestIdentifyAddress(t *testing.T) {
-	r := newRig(t, setup{
-		Config: Config{Identify: "ip"},
-		edit: func(cfg string) string {
-			// The address comes from a PROXY header, which a test can write.
-			return strings.Replace(cfg, `bind "${SLUICE_BIND-127.0.0.1:8080}"`, `bind "${SLUICE_BIND-127.0.0.1:8080}" accept-proxy`, 1)
-		},
-	})
-	for _, row := range []struct{ name, proxy, want string }{
-		{"v4", "TCP4 192.0.2.7 192.0.2.1 4000 80", "192.0.2.7"},
-		{"v6", "TCP6 2001:db8:1:2:3:4:5:6 2001:db8::1 4000 80", "2001:db8:1:2::"},
-		{"v6, same network", "TCP6 2001:db8:1:2:ffff::1 2001:db8::1 4000 80", "2001:db8:1:2::"},
-		{"v4 mapped", "TCP6 ::ffff:192.0.2.7 2001:db8::1 4000 80", "192.0.2.7"},
+	r := shared(t, usual)
+	for address, want := range map[string]string{
+		"192.0.2.7": "192.0.2.7", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "2001:db8:1:2:ffff::1": "2001:db8:1:2::", "::ffff:192.0.2.7": "192.0.2.7",
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			r.send(t, "PROXY "+row.proxy+"\r\n"+httpGET("/"))
-			if diff := cmp.Diff([]question{{row.want, "GET"}}, r.takeAsked(t)); diff != "" {
-				t.Errorf("asked for %q (-want +got):\n%s", row.proxy, diff)
-			}
-		})
+		r.sendFrom(t, address, httpGET("/"))
+		if diff := cmp.Diff([]question{{want, "GET"}}, r.takeAsked(t)); diff != "" {
+			t.Errorf("asked for %q (-want +got):\n%s", address, diff)
+		}
 	}
 }
 
 // Hostile names reach the agent as limits.Key spells them.
 func TestKeys(t *testing.T) {
-	r := newRig(t, setup{})
+	r := shared(t, usual)
 	names := map[string]string{
 		"100 bytes":                 strings.Repeat("n", 100),
 		"101 bytes":                 strings.Repeat("n", 101),
@@ -262,14 +296,14 @@ func TestKeys(t *testing.T) {
 // Whatever bytes a name has, the agent gets limits.Key of it: Basic credentials can
 // have every byte but a colon, and NUL, which HAProxy does not read.
 func TestAnyBytes(t *testing.T) {
-	r := newRig(t, setup{Config: Config{Identify: "basic:exact,ip"}})
+	r := shared(t, withChains)
 	rapid.Check(t, func(rt *rapid.T) {
 		user := string(rapid.SliceOfN(rapid.Byte().Filter(func(b byte) bool { return b != ':' }), 1, 130).Draw(rt, "user"))
 		want := limits.Key(user)
 		if strings.Contains(user, "\x00") {
 			want = limits.UnreadableKey
 		}
-		r.get(t, basic(user+":x"))
+		r.byChain(t, "basic:exact,ip", httpGET("/", basic(user+":x")))
 		if diff := cmp.Diff([]question{{want, "GET"}}, r.takeAsked(t)); diff != "" {
 			rt.Fatalf("asked about %q (-want +got):\n%s", user, diff)
 		}
@@ -277,7 +311,7 @@ func TestAnyBytes(t *testing.T) {
 }
 
 func TestClass(t *testing.T) {
-	r := newRig(t, setup{})
+	r := shared(t, usual)
 	for method, class := range map[string]string{
 		"GET": "GET", "HEAD": "HEAD", "PUT": "PUT", "POST": "POST", "DELETE": "DELETE", "PATCH": "PATCH",
 		"OPTIONS": "OPTIONS", "get": "GET", "PROPFIND": "OTHER", "TRACE": "OTHER", "X|Y": "OTHER", "GETT": "OTHER",

@@ -425,6 +425,15 @@ func TestHealthChecksAreBounded(t *testing.T) {
 
 // A chain that reads S3 requests has no health checks: each path is a bucket.
 func TestNoHealthChecksWithS3(t *testing.T) {
+	for chain, want := range map[string]bool{"auto": false, "s3": false, "header,s3,ip": false, "header,ip": true} {
+		files, err := Config{Identify: chain}.files()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(files["health-paths.lst"], healthPaths); got != want {
+			t.Errorf("%s: health checks %t, want %t", chain, got, want)
+		}
+	}
 	r := shared(t, usual)
 	for _, path := range strings.Fields(healthPaths) {
 		r.send(t, httpGET(path, "Authorization: AWS AKID:sig"))
