@@ -251,6 +251,11 @@ func TestAccessLogBehindAProxy(t *testing.T) {
 	}
 }
 
+// acceptProxy lets a test write the client's address into a PROXY header.
+func acceptProxy(cfg string) string {
+	return strings.Replace(cfg, `bind "${SLUICE_BIND-127.0.0.1:8080}"`, `bind "${SLUICE_BIND-127.0.0.1:8080}" accept-proxy`, 1)
+}
+
 // A status of our own choice is the one that clients got.
 func TestAccessLogOfOtherStatus(t *testing.T) {
 	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ACCESS_LOG=json"}, RefuseStatus: 503}})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,9 +20,27 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// acceptProxy lets a test write the client's address into a PROXY header.
-func acceptProxy(cfg string) string {
-	return strings.Replace(cfg, `bind "${SLUICE_BIND-127.0.0.1:8080}"`, `bind "${SLUICE_BIND-127.0.0.1:8080}" accept-proxy`, 1)
+// addressed has all limits of addresses, for clients whose address a PROXY header says. An answer's request says by the header
+// X-Lease in which second it was admitted: what the origin sees a moment later may be in the next one by its own clock.
+var addressed = setup{
+	Config: Config{
+		Identify: "s3,header:X-User", Threads: 4, Exempt: exempted, Env: []string{"SLUICE_RETRY_JITTER=1"},
+		Addresses: limits.AddressLimits{Requests: 50, Concurrent: 20, FailedAuth: 5, FailedAuthWindow: limits.Hour},
+	},
+	edit: func(cfg string) string {
+		cfg = strings.Replace(cfg, "    acl health ", "    acl health      path /-/healthy\n    acl health ", 1) // which the list does not have with s3
+		return withDoors(strings.Replace(cfg, "    # limits of an address: end\n", "    http-request set-header X-Lease %[var(txn.sluice_lease)]\n    # limits of an address: end\n", 1))
+	},
+	serve: checksSignatures,
+}
+
+// fewOfAnAddress has small ones, and counts and logs what they refuse.
+var fewOfAnAddress = setup{
+	Config: Config{
+		Identify: "s3,header:X-User,ip", Exempt: exempted, Env: []string{accessLog, "SLUICE_REFUSE_BODY=problem", "SLUICE_RETRY_JITTER=1"},
+		Addresses: limits.AddressLimits{Requests: 3, Concurrent: 2, FailedAuth: 1, FailedAuthWindow: limits.Second},
+	},
+	edit: withDoors,
 }
 
 // from is a request of a client at an address.
@@ -58,18 +77,7 @@ func checksSignatures(w http.ResponseWriter, q *http.Request) {
 // owner's requests, and then nobody's.
 func TestFailedAuthentication(t *testing.T) {
 	const allowed = 5
-	r := newRig(t, setup{
-		Config: Config{
-			Identify:  "s3",
-			Addresses: limits.AddressLimits{FailedAuth: allowed, FailedAuthWindow: limits.Hour},
-			Exempt:    limits.Exempt{Addresses: []string{"198.51.100.7"}, Paths: []string{"/status", "/static/*"}},
-		},
-		serve: checksSignatures,
-		edit: func(cfg string) string {
-			cfg = strings.Replace(acceptProxy(cfg), "    # Rules of your own go here.", "    http-request deny deny_status 403 if { path /own }\n    # Rules of your own go here.", 1)
-			return strings.Replace(cfg, "    acl health ", "    acl health      path /-/healthy\n    acl health ", 1) // which the list does not have with s3
-		},
-	})
+	r := shared(t, addressed)
 	r.refuseWith(func(q question) *verdict {
 		if q.User == "spent" {
 			return &verdict{"request-rate", "GET", 1, 1, 0}
@@ -83,7 +91,7 @@ func TestFailedAuthentication(t *testing.T) {
 			signedGET("/own", "key", "bad"): 403, signed("spent", "bad"): 429, signed("key", "good"): 200,
 			signedGET("/status", "key", "bad"): 403, signedGET("/static/a", "key", "bad"): 403, // exempt: no user pays
 		} {
-			if got := r.send(t, from("203.0.113.9", request))[0]; got.Status != want {
+			if got := r.sendFrom(t, "203.0.113.9", request); got.Status != want {
 				t.Fatalf("before any failure: status of %.40q = %d, want %d", request, got.Status, want)
 			}
 		}
@@ -93,7 +101,7 @@ func TestFailedAuthentication(t *testing.T) {
 	attack := func(address string, n int) (statuses []int) {
 		for i := range n {
 			signature := []string{"bad", "odd"}[i%2]
-			statuses = append(statuses, r.send(t, from(address, signed("key", signature)))[0].Status)
+			statuses = append(statuses, r.sendFrom(t, address, signed("key", signature)).Status)
 		}
 		return statuses
 	}
@@ -123,15 +131,15 @@ func TestFailedAuthentication(t *testing.T) {
 		{"a prefix that leads elsewhere", "203.0.113.9", signedGET("/static/../x", "key", "good"), 429},
 		{"a health check", "203.0.113.9", httpGET("/-/healthy"), 200},
 	} {
-		if got := r.send(t, from(row.address, row.request))[0]; got.Status != row.want {
+		if got := r.sendFrom(t, row.address, row.request); got.Status != row.want {
 			t.Errorf("%s: status = %d, want %d", row.name, got.Status, row.want)
 		}
 	}
-	if got := attack("198.51.100.7", 3*allowed); slices.Contains(got, 429) {
+	if got := attack(exempted.Addresses[0], 3*allowed); slices.Contains(got, 429) {
 		t.Errorf("answers to an exempt address = %v, want no 429", got)
 	}
 
-	got := r.send(t, from("203.0.113.9", signed("key", "bad")))[0]
+	got := r.sendFrom(t, "203.0.113.9", signed("key", "bad"))
 	want := map[string]string{
 		"RateLimit-Policy": `"failed-authentication";q=5;w=3600`, "RateLimit": `"failed-authentication";r=0;t=3600`,
 		"Retry-After": "3600", "Sluice-Reason": "failed-authentication", "Cache-Control": "no-store", "Content-Type": "text/plain",
@@ -147,50 +155,43 @@ func TestFailedAuthentication(t *testing.T) {
 // Behind a proxy that writes a header the address is the one that the proxy names, if
 // the operator says that it is theirs.
 func TestFailedAuthenticationBehindAProxy(t *testing.T) {
-	r := newRig(t, setup{
-		Config: Config{Identify: "s3", Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Hour}},
-		serve:  checksSignatures,
-		edit: func(cfg string) string {
-			return strings.Replace(acceptProxy(cfg), "    # Rules of your own go here.",
-				"    http-request set-src req.hdr(x-forwarded-for,-1) if { src 10.0.0.0/8 }\n    # Rules of your own go here.", 1)
-		},
-	})
+	r := shared(t, addressed)
+	send := func(address, client, signature string) int {
+		return r.sendFrom(t, address, strings.Replace(signed("key", signature), "\r\n\r\n", "\r\nX-Forwarded-For: "+client+"\r\n\r\n", 1)).Status
+	}
+	for range addressed.Addresses.FailedAuth {
+		if got := send("10.0.0.1", "192.0.2.1", "bad"); got != 403 {
+			t.Errorf("status of a bad signature = %d, want 403", got)
+		}
+	}
 	for _, row := range []struct {
-		name, address, client, signature string
-		want                             int
+		name, address, client string
+		want                  int
 	}{
-		{"a bad signature", "10.0.0.1", "192.0.2.1", "bad", 403},
-		{"the same client", "10.0.0.2", "192.0.2.1", "good", 429},
-		{"another client", "10.0.0.1", "192.0.2.2", "good", 200},
-		{"a proxy of nobody's who names that client", "203.0.113.9", "192.0.2.1", "good", 200},
-		{"a client who pretends to be another", "10.0.0.1", "192.0.2.2, 192.0.2.1", "good", 429},
-		{"in a field of its own", "10.0.0.1", "192.0.2.2\r\nX-Forwarded-For: 192.0.2.1", "good", 429},
+		{"the same client", "10.0.0.2", "192.0.2.1", 429},
+		{"another client", "10.0.0.1", "192.0.2.2", 200},
+		{"a proxy of nobody's who names that client", "203.0.113.9", "192.0.2.1", 200},
+		{"a client who pretends to be another", "10.0.0.1", "192.0.2.2, 192.0.2.1", 429},
+		{"in a field of its own", "10.0.0.1", "192.0.2.2\r\nX-Forwarded-For: 192.0.2.1", 429},
 	} {
-		request := strings.Replace(signed("key", row.signature), "\r\n\r\n", "\r\nX-Forwarded-For: "+row.client+"\r\n\r\n", 1)
-		if got := r.send(t, from(row.address, request))[0]; got.Status != row.want {
-			t.Errorf("%s: status = %d, want %d", row.name, got.Status, row.want)
+		if got := send(row.address, row.client, "good"); got != row.want {
+			t.Errorf("%s: status = %d, want %d", row.name, got, row.want)
 		}
 	}
 }
 
 // An address is let in again when its failures are old enough.
 func TestFailedAuthenticationEnds(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{
-		Config: Config{Identify: "s3", Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Second}},
-		serve:  checksSignatures,
-	})
-	refused := 0
-	for range 20 {
-		if r.send(t, signed("key", "bad"))[0].Status == 429 {
-			refused++
+	r := shared(t, fewOfAnAddress.with(checksSignatures))
+	proctest.Eventually(t, "a refusal of a good signature right behind a bad one", func() error {
+		answers := sendTo(t, "unix", filepath.Join(r.dir, "proxy.sock"), from("192.0.2.1", signed("key", "bad")), signed("key", "good"))
+		if got := answers[1].Header.Get("Sluice-Reason"); got != "failed-authentication" {
+			return fmt.Errorf("Sluice-Reason = %q", got)
 		}
-	}
-	if refused == 0 {
-		t.Error("no request was refused after one with a bad signature")
-	}
+		return nil
+	})
 	proctest.Eventually(t, "the address is let in again", func() error {
-		if got := r.send(t, signed("key", "good"))[0]; got.Status != 200 {
+		if got := r.sendFrom(t, "192.0.2.1", signed("key", "good")); got.Status != 200 {
 			return fmt.Errorf("status = %d, want 200", got.Status)
 		}
 		return nil
@@ -204,31 +205,19 @@ func TestRequestsOfAnAddress(t *testing.T) {
 	const limit, connections = 50, 24
 	var mu sync.Mutex
 	admitted := map[string]map[int64]int{} // by user and second
-	r := newRig(t, setup{
-		Config: Config{
-			Addresses: limits.AddressLimits{Requests: limit, Concurrent: 1000, FailedAuth: 1000, FailedAuthWindow: limits.Minute},
-			Threads:   4,
-		},
-		serve: func(_ http.ResponseWriter, q *http.Request) {
-			lease, err := strconv.ParseInt(q.Header.Get("X-Lease"), 10, 64)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				t.Errorf("lease: %v", err)
-			}
-			user := q.Header.Get("X-User")
-			if admitted[user] == nil {
-				admitted[user] = map[int64]int{}
-			}
-			admitted[user][lease/4+1700000000]++
-		},
-		edit: func(cfg string) string {
-			// The second is that of the lease: what the origin sees a moment later may be in
-			// the next one by its own clock.
-			return strings.Replace(acceptProxy(cfg), "    # limits of an address: end\n",
-				"    http-request set-header X-Lease %[var(txn.sluice_lease)]\n    # limits of an address: end\n", 1)
-		},
-	})
+	r := shared(t, addressed.with(func(_ http.ResponseWriter, q *http.Request) {
+		lease, err := strconv.ParseInt(q.Header.Get("X-Lease"), 10, 64)
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			t.Errorf("lease: %v", err)
+		}
+		user := q.Header.Get("X-User")
+		if admitted[user] == nil {
+			admitted[user] = map[int64]int{}
+		}
+		admitted[user][lease/4+1700000000]++
+	}))
 	refused := map[string]map[int64]bool{} // the seconds in which an address was refused, between sending and answer
 	for round := range 2 {
 		if round > 0 {
@@ -241,7 +230,7 @@ func TestRequestsOfAnAddress(t *testing.T) {
 		for i := range connections {
 			clients.Go(func() {
 				address := fmt.Sprintf("192.0.2.%d", i%2) // two addresses, each with a limit of its own
-				conn := dial(t, "tcp", r.addr)
+				conn := dial(t, "unix", filepath.Join(r.dir, "proxy.sock"))
 				defer conn.Close()
 				fmt.Fprint(conn, from(address, ""))
 				in := bufio.NewReader(conn)
@@ -281,47 +270,74 @@ func TestRequestsOfAnAddress(t *testing.T) {
 	}
 }
 
-// The fields of an address's refusals, and who else is refused.
+// The fields of an address's refusals, and who else is refused. The access log has the reason, and HAProxy's own metrics count
+// each one.
 func TestRequestsOfAnAddressRefused(t *testing.T) {
-	r := newRig(t, setup{
-		Config: Config{
-			Identify:  "header,ip",
-			Addresses: limits.AddressLimits{Requests: 1},
-			Exempt:    limits.Exempt{Addresses: []string{"198.51.100.7"}, Paths: []string{"/status"}},
-			Env:       []string{"SLUICE_REFUSE_BODY=problem", "SLUICE_RETRY_JITTER=1"},
-		},
-		edit: acceptProxy,
-	})
+	g := newGate()
+	r := shared(t, fewOfAnAddress.with(func(w http.ResponseWriter, q *http.Request) {
+		if q.URL.Path == "/wait" {
+			g.ServeHTTP(w, q)
+		}
+		checksSignatures(w, q)
+	}))
+	refused := func(what, reason, policy, log string, send func() answer) {
+		t.Helper()
+		var got answer
+		proctest.Eventually(t, what, func() error {
+			if got = send(); got.Header.Get("Sluice-Reason") != reason {
+				return fmt.Errorf("%d %v", got.Status, fields(got))
+			}
+			return nil
+		})
+		want := map[string]string{
+			"RateLimit-Policy": `"` + reason + `";` + policy, "RateLimit": `"` + reason + `";r=0;t=1`,
+			"Retry-After": "1", "Sluice-Reason": reason, "Cache-Control": "no-store", "Content-Type": "application/problem+json",
+		}
+		if diff := cmp.Diff(want, fields(got)); got.Status != 429 || diff != "" {
+			t.Errorf("%s: %d, fields (-want +got):\n%s", what, got.Status, diff)
+		}
+		r.awaitLine(t, log)
+	}
 	r.teach(t, "block", "blocked", time.Now().Add(time.Hour), 1)
-	// Whom a table refuses costs the address nothing, and needs no entry.
+	// A request that a table refuses costs the address nothing, and needs no entry.
 	for range 5 {
-		if got := r.send(t, from("203.0.113.9", httpGET("/", "X-User: blocked")))[0]; got.Header.Get("Sluice-Reason") != "concurrent-requests" {
+		if got := r.sendFrom(t, "203.0.113.9", httpGET("/", "X-User: blocked")); got.Header.Get("Sluice-Reason") != "concurrent-requests" {
 			t.Errorf("a blocked user: %v, want concurrent-requests", fields(got))
 		}
 	}
 	if out := r.cli(t, "show table sluice_address"); strings.Contains(out, "key=") {
 		t.Errorf("after refusals by a table: %s, want no entry", out)
 	}
-	var got answer
-	proctest.Eventually(t, "the second request within a second", func() error {
-		got = r.send(t, from("203.0.113.9", httpGET("/", "X-User: alice")))[0]
-		if got.Status != 429 {
-			return fmt.Errorf("status = %d, want 429", got.Status)
-		}
-		return nil
-	})
-	want := map[string]string{
-		"RateLimit-Policy": `"address-request-rate";q=1;w=1`, "RateLimit": `"address-request-rate";r=0;t=1`,
-		"Retry-After": "1", "Sluice-Reason": "address-request-rate", "Cache-Control": "no-store", "Content-Type": "application/problem+json",
-	}
-	if diff := cmp.Diff(want, fields(got)); diff != "" {
-		t.Errorf("fields (-want +got):\n%s", diff)
-	}
+	refused("the fourth request within a second", "address-request-rate", "q=3;w=1",
+		"429 refused address-request-rate/address-table alice address-request-rate 3 0 1", func() answer {
+			return r.sendFrom(t, "203.0.113.9", httpGET("/", "X-User: alice"))
+		})
 	for range 5 {
-		for _, request := range []string{from("198.51.100.7", httpGET("/")), from("203.0.113.9", httpGET("/status")), from("203.0.113.9", httpGET("/-/healthy"))} {
-			if got := r.send(t, request)[0]; got.Status != 200 {
-				t.Errorf("an exempt request or a health check: status of %q = %d, want 200", request, got.Status)
+		for address, path := range map[string]string{exempted.Addresses[0]: "/", "203.0.113.9": "/status"} {
+			if got := r.sendFrom(t, address, httpGET(path)); got.Status != 200 {
+				t.Errorf("an exempt request: status of %s from %s = %d, want 200", path, address, got.Status)
 			}
+		}
+	}
+	refused("a request right behind one with a bad signature", "failed-authentication", "q=1;w=1",
+		"429 refused failed-authentication/address-table - failed-authentication 1 0 1", func() answer {
+			return sendTo(t, "unix", filepath.Join(r.dir, "proxy.sock"), from("192.0.2.1", signed("key", "bad")), signed("key", "good"))[1]
+		})
+	wait := func() {
+		arrived := len(g.arrived())
+		go r.sendFrom(t, "192.0.2.3", signedGET("/wait", "key", "good"))
+		g.await(t, arrived+1)
+	}
+	wait()
+	wait()
+	refused("a third request in progress", "address-concurrent-requests", `q=2;qu="concurrent-requests"`,
+		"429 refused address-concurrent-requests/address-table key address-concurrent-requests 2 0 1", func() answer {
+			return r.sendFrom(t, "192.0.2.3", signed("key", "good"))
+		})
+	g.let(2)
+	for _, of := range addressRefusals {
+		if n := r.stat(t, of.backend, "BACKEND", "hrsp_4xx"); n == "0" || n == "" {
+			t.Errorf("HAProxy counts %q answers of backend %s, want some", n, of.backend)
 		}
 	}
 }
@@ -330,24 +346,16 @@ func TestRequestsOfAnAddressRefused(t *testing.T) {
 // refused is not in progress.
 func TestConcurrentRequestsOfAnAddress(t *testing.T) {
 	g := newGate()
-	r := newRig(t, setup{
-		Config: Config{Addresses: limits.AddressLimits{Concurrent: 3}, Threads: 4, Env: []string{"SLUICE_RETRY_JITTER=1"}},
-		serve:  g.ServeHTTP,
-	})
+	r := shared(t, addressed.with(g.ServeHTTP))
 	var running []<-chan answer
-	for i := range 3 {
+	for i := range addressed.Addresses.Concurrent {
 		running = append(running, r.start(fmt.Sprint("user-", i)))
-		g.await(t, i+1)
+		g.await(t, int(i)+1)
 	}
 	r.takeHeard(t)
 	for range 10 {
-		got := r.get(t, "X-User: another")
-		want := map[string]string{
-			"RateLimit-Policy": `"address-concurrent-requests";q=3;qu="concurrent-requests"`, "RateLimit": `"address-concurrent-requests";r=0;t=1`,
-			"Retry-After": "1", "Sluice-Reason": "address-concurrent-requests", "Cache-Control": "no-store", "Content-Type": "text/plain",
-		}
-		if diff := cmp.Diff(want, fields(got)); got.Status != 429 || diff != "" {
-			t.Errorf("one more: status = %d, want 429; fields (-want +got):\n%s", got.Status, diff)
+		if got := r.get(t, "X-User: another"); got.Status != 429 || got.Header.Get("Sluice-Reason") != "address-concurrent-requests" {
+			t.Errorf("one more: status = %d %v, want 429 for those in progress", got.Status, fields(got))
 		}
 	}
 	if asked := r.takeHeard(t); len(asked) != 0 {
@@ -358,28 +366,36 @@ func TestConcurrentRequestsOfAnAddress(t *testing.T) {
 	proctest.Eventually(t, "room for one more", func() error {
 		return r.tryOne(t, g)
 	})
-	g.let(3)
+	g.let(len(running))
+}
+
+// oneOfAnAddress lets one request of an address be in progress, and remembers ten addresses.
+var oneOfAnAddress = setup{
+	Config: Config{
+		Identify: "s3,header:X-User", Threads: 4,
+		Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond, Concurrent: 1, FailedAuth: 1, FailedAuthWindow: limits.Hour},
+	},
+	edit: func(cfg string) string {
+		return withDoors(strings.Replace(cfg, "stick-table type ipv6 size 200k", "stick-table type ipv6 size 10", 1))
+	},
 }
 
 // Many that begin at the same instant: never more than the limit are at the origin.
 func TestConcurrentRequestsOfAnAddressAtOnce(t *testing.T) {
 	const limit, clients, each = 1, 32, 300
 	var now, most, served atomic.Int64
-	r := newRig(t, setup{
-		Config: Config{Addresses: limits.AddressLimits{Concurrent: limit}, Threads: 4},
-		serve: func(http.ResponseWriter, *http.Request) {
-			n := now.Add(1)
-			defer now.Add(-1)
-			served.Add(1)
-			time.Sleep(100 * time.Microsecond) // what a request takes, so that others overlap
-			for {
-				m := most.Load()
-				if n <= m || most.CompareAndSwap(m, n) {
-					return
-				}
+	r := shared(t, oneOfAnAddress.with(func(http.ResponseWriter, *http.Request) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		served.Add(1)
+		time.Sleep(100 * time.Microsecond) // what a request takes, so that others overlap
+		for {
+			m := most.Load()
+			if n <= m || most.CompareAndSwap(m, n) {
+				return
 			}
-		},
-	})
+		}
+	}))
 	var all sync.WaitGroup
 	for range clients {
 		all.Go(func() {
@@ -440,23 +456,14 @@ func (r *rig) tryOne(t *testing.T, g *gate) error {
 // A full table forgets the addresses that it has not heard of for longest, and fails
 // no request.
 func TestFullTableOfAddresses(t *testing.T) {
-	r := newRig(t, setup{
-		Config: Config{
-			Identify:  "s3",
-			Addresses: limits.AddressLimits{Requests: 100, Concurrent: 10, FailedAuth: 1, FailedAuthWindow: limits.Hour},
-		},
-		serve: checksSignatures,
-		edit: func(cfg string) string {
-			return strings.Replace(acceptProxy(cfg), "stick-table type ipv6 size 200k", "stick-table type ipv6 size 10", 1)
-		},
-	})
+	r := shared(t, oneOfAnAddress.with(checksSignatures))
 	for i := range 50 {
 		address := fmt.Sprintf("192.0.2.%d", i)
 		for _, step := range []struct {
 			signature string
 			want      int
 		}{{"bad", 403}, {"good", 429}} {
-			if got := r.send(t, from(address, signed("key", step.signature)))[0]; got.Status != step.want {
+			if got := r.sendFrom(t, address, signed("key", step.signature)); got.Status != step.want {
 				t.Errorf("%s: status with a %s signature = %d, want %d", address, step.signature, got.Status, step.want)
 			}
 		}
@@ -464,86 +471,11 @@ func TestFullTableOfAddresses(t *testing.T) {
 	// Which ones are forgotten first is HAProxy's to choose: since 3.2 it looks at a part of the table.
 	forgotten := 0
 	for i := range 50 {
-		if r.send(t, from(fmt.Sprintf("192.0.2.%d", i), signed("key", "good")))[0].Status == 200 {
+		if r.sendFrom(t, fmt.Sprintf("192.0.2.%d", i), signed("key", "good")).Status == 200 {
 			forgotten++
 		}
 	}
 	if forgotten < 30 {
 		t.Errorf("%d of 50 addresses are forgotten by a table of 10, want most", forgotten)
-	}
-}
-
-// The access log has the reason, and HAProxy's own metrics count each one.
-func TestRefusalsOfAnAddressAreCounted(t *testing.T) {
-	metrics := proctest.FreeAddr(t)
-	g := newGate()
-	r := newRig(t, setup{
-		Config: Config{
-			Identify: "s3", Env: []string{"SLUICE_ACCESS_LOG=json", "SLUICE_METRICS=" + metrics, "SLUICE_RETRY_JITTER=1"},
-			Addresses: limits.AddressLimits{Requests: 2, Concurrent: 1, FailedAuth: 1, FailedAuthWindow: limits.Hour},
-		},
-		serve: func(w http.ResponseWriter, q *http.Request) {
-			if q.URL.Path == "/wait" {
-				g.ServeHTTP(w, q)
-			}
-			checksSignatures(w, q)
-		},
-		edit: acceptProxy,
-	})
-	r.send(t, from("192.0.2.1", signed("key", "bad")))
-	r.send(t, from("192.0.2.1", signed("key", "good")))
-	want := "- GET / 429 refused failed-authentication/address-table - failed-authentication 1 0 3600"
-	if got := r.takeLines(t, 1, 2)[0].told(); got != want {
-		t.Errorf("the access log says %s, want %s", got, want)
-	}
-	lines := 2
-	proctest.Eventually(t, "too many requests in a second", func() error {
-		lines++
-		if got := r.send(t, from("192.0.2.2", signed("key", "good")))[0]; got.Header.Get("Sluice-Reason") != "address-request-rate" {
-			return fmt.Errorf("%v, want to be refused", fields(got))
-		}
-		return nil
-	})
-	waits := make(chan struct{})
-	go func() {
-		defer close(waits)
-		r.send(t, from("192.0.2.3", signedGET("/wait", "key", "good")))
-	}()
-	g.await(t, 1)
-	r.send(t, from("192.0.2.3", signed("key", "good")))
-	want = "- GET / 429 refused address-concurrent-requests/address-table key address-concurrent-requests 1 0 1"
-	if got := r.takeLines(t, lines, lines+1)[0].told(); got != want {
-		t.Errorf("the access log says %s, want %s", got, want)
-	}
-	g.let(1)
-	<-waits
-	proctest.Eventually(t, "HAProxy's metrics have the refusals", func() error {
-		_, body, err := fetch("http://" + metrics + "/metrics")
-		if err != nil {
-			return err
-		}
-		for _, of := range addressRefusals {
-			if line := fmt.Sprintf(`haproxy_backend_http_responses_total{proxy="%s",code="4xx"} `, of.backend); !strings.Contains(body, line) || strings.Contains(body, line+"0\n") {
-				return fmt.Errorf("no %sabove 0 in\n%s", line, linesWith(body, "haproxy_backend_http_responses_total{proxy=\""+of.backend))
-			}
-		}
-		return nil
-	})
-}
-
-// Nobody pays for limits that the limit file does not have.
-func TestNoLimitsOfAddresses(t *testing.T) {
-	shipped, err := Files.ReadFile("haproxy.cfg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := Render(Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, text := range []string{"sluice_address", "auth_failed"} {
-		if strings.Contains(cfg, text) || strings.Contains(string(shipped), text) {
-			t.Errorf("haproxy.cfg has %s without limits of addresses", text)
-		}
 	}
 }

@@ -14,44 +14,27 @@ import (
 // Neither SPOE nor peers has authentication: HAProxy does not start with an address of
 // either that other machines can reach, and says what to do.
 func TestAddressesBeyondThisMachineAreRefused(t *testing.T) {
-	t.Parallel()
-	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, variable := range []string{"SLUICE_PEER", "SLUICE_SPOE", "SLUICE_RUNTIME", "SLUICE_STATS"} {
-		for address, local := range map[string]bool{
-			"unix@/run/a.sock":              true,
-			"/run/a.sock":                   true,
-			"127.0.0.1:8079":                true,
-			"ipv4@127.0.0.1:8079":           true,
-			"localhost:8079":                true,
-			"[::1]:8079":                    true,
-			"0.0.0.0:8079":                  false,
-			":8079":                         false,
-			"*:8079":                        false,
-			"[::]:8079":                     false,
-			"10.0.0.7:8079":                 false,
-			"ipv4@10.0.0.7:8079":            false,
-			"edge.example:8079":             false,
-			"127.0.0.1.example:8079":        false,
-			"127.0.0.1:8079,0.0.0.0:8079":   false,
-			"unix@/run/a.sock,0.0.0.0:8079": false,
-			"fd@7":                          false,
-			"":                              false,
-		} {
-			if variable == "SLUICE_SPOE" && address == "/run/a.sock" {
-				continue // which HAProxy takes for a host's name
-			}
-			cmd := exec.Command(proctest.HAProxyPath(t), "-c", "-f", "haproxy.cfg")
-			cmd.Dir = here
-			cmd.Env = append(os.Environ(), variable+"="+address)
-			out, err := cmd.CombinedOutput()
-			want := variable + "=" + address + " can be reached from other machines, and "
-			if local && err != nil || !local && (err == nil || !strings.Contains(string(out), want) || !strings.Contains(string(out), ": use unix@/path, or 127.0.0.1:PORT")) {
-				t.Errorf("haproxy -c with %s=%s: %v, %s", variable, address, err, out)
-			}
+	check := func(variable, address string, local bool) {
+		cmd := exec.Command(proctest.HAProxyPath(t), "-c", "-f", "haproxy.cfg")
+		cmd.Env = append(os.Environ(), variable+"="+address)
+		out, err := cmd.CombinedOutput()
+		want := variable + "=" + address + " can be reached from other machines, and "
+		if local && err != nil || !local && (err == nil || !strings.Contains(string(out), want) || !strings.Contains(string(out), ": use unix@/path, or 127.0.0.1:PORT")) {
+			t.Errorf("haproxy -c with %s=%s: %v, %s", variable, address, err, out)
 		}
+	}
+	for _, address := range []string{"unix@/run/a.sock", "/run/a.sock", "127.0.0.1:8079", "ipv4@127.0.0.1:8079", "localhost:8079", "[::1]:8079"} {
+		check("SLUICE_PEER", address, true)
+	}
+	for _, address := range []string{
+		"0.0.0.0:8079", ":8079", "*:8079", "[::]:8079", "10.0.0.7:8079", "ipv4@10.0.0.7:8079", "edge.example:8079", "127.0.0.1.example:8079",
+		"127.0.0.1:8079,0.0.0.0:8079", "unix@/run/a.sock,0.0.0.0:8079", "fd@7", "",
+	} {
+		check("SLUICE_PEER", address, false)
+	}
+	for _, variable := range []string{"SLUICE_SPOE", "SLUICE_RUNTIME", "SLUICE_STATS", "SLUICE_COSTS"} {
+		check(variable, "127.0.0.1:8079", true)
+		check(variable, "10.0.0.7:8079", false)
 	}
 }
 
@@ -64,7 +47,7 @@ func TestSocketsAreTheirGroups(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	group := os.Getgid()
 	if os.Getuid() == 0 {
-		group = 65534 // who may give the folder to any group gives it to another one
+		group = 65534 // root may give the folder to any group
 	}
 	if err := os.Chown(dir, -1, group); err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,29 +107,6 @@ func TestShippedChainIsAuto(t *testing.T) {
 	}
 }
 
-// So fragments can be chained, and never do anything else: they set variables, a name only if there is none or
-// if they have read it from credentials, which they look at only if there is none.
-func TestFragmentsOnlySetVariablesOfTheNotYetFound(t *testing.T) {
-	const none = `!\{ var\(txn\.sluice_user\) -m len gt 0 \}`
-	patterns := []*regexp.Regexp{
-		regexp.MustCompile(`^    (#|\.if streq\(|\.else$|\.endif$|acl (s3|jwt|basic)_)`),
-		regexp.MustCompile(`^    http-request set-var\(txn\.sluice_(user|unreadable|s3_names)\) .* if ` + none),
-		regexp.MustCompile(`^    http-request set-var\(txn\.sluice_(jwt|basic)\) .* if ((jwt|basic)_header|\{ var\(txn\.sluice_jwt\) -m len gt 0 \})`),
-		regexp.MustCompile(`^    http-request (set-var\(txn\.sluice_user\) var\(txn\.sluice_(jwt|basic)\)|unset-var\(txn\.sluice_unreadable\)) if (jwt|basic)_header \{ var\(txn\.sluice_(jwt|basic)\) -m len gt 0 \}$`),
-		regexp.MustCompile(`^    http-request (set-var\(txn\.sluice_user\) var\(txn\.sluice_s3\)|unset-var\(txn\.sluice_unreadable\)) if \{ var\(txn\.sluice_s3\) -m len gt 0 \}$`),
-		regexp.MustCompile(`^    http-request set-var\(txn\.sluice_(s3|s3_id)\) .* if (s3_presigned|\{ var\(txn\.sluice_unreadable\) -m int 1 \})`),
-		regexp.MustCompile(`^    http-request set-var\(txn\.sluice_unreadable\) int\([02]\) if \{ var\(txn\.sluice_s3_(names|id)\) `),
-	}
-	for name := range kinds {
-		for _, line := range strings.Split(strings.TrimSpace(shipped(t, "identify/"+name+".cfg")), "\n") {
-			line = "    " + strings.TrimSpace(line)
-			if !slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(line) }) {
-				t.Errorf("identify/%s.cfg: %s", name, line)
-			}
-		}
-	}
-}
-
 // The table at the top of haproxy.cfg is what the file does.
 func TestVariableTable(t *testing.T) {
 	documented := map[string]string{}
@@ -187,20 +163,6 @@ func TestWrite(t *testing.T) {
 	}
 	if want := filepath.Join(dir, "haproxy.cfg"); file != want {
 		t.Errorf("file = %s, want %s", file, want)
-	}
-	cfg, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := strings.ReplaceAll(shipped(t, "identify/header.cfg"), "${SLUICE_USER_HEADER-X-User}", "X-A") + shipped(t, "identify/ip.cfg")
-	if diff := cmp.Diff(want, marked(t, string(cfg), "identify")); diff != "" {
-		t.Errorf("chain (-want +got):\n%s", diff)
-	}
-	want = `    http-request set-var(txn.sluice_op) str(LIST) if !{ var(txn.sluice_op) -m found } { var(txn.sluice_class) -m str GET } { query -m reg '(?:^|&)(?:(?:l|%6[Cc]))(?:[=&]|\z)' }
-    http-request set-var(txn.sluice_op) str(LIST) if !{ var(txn.sluice_op) -m found } { path -m beg /l/ }
-`
-	if diff := cmp.Diff(want, marked(t, string(cfg), "classify")); diff != "" {
-		t.Errorf("classes (-want +got):\n%s", diff)
 	}
 	more := map[string]string{
 		"health-paths.lst":     healthPaths,
