@@ -400,17 +400,12 @@ func shared(t *testing.T, s setup) *rig {
 // reset makes a rig as good as new.
 func (r *rig) reset(t *testing.T, s setup) {
 	t.Helper()
-	r.streamsBecome(t, 0)
-	for table := range strings.Lines(r.cli(t, "show table")) {
-		if name, ok := strings.CutPrefix(table, "# table: "); ok {
-			name, _, _ = strings.Cut(name, ",")
-			r.cli(t, "clear table "+name)
-		}
-	}
+	r.serving(nil)
 	r.spoeAgent.mu.Lock()
 	dead := r.l == nil
 	r.told, r.faults, r.answers, r.answer = nil, nil, nil, nil
 	r.spoeAgent.mu.Unlock()
+	r.streamsBecome(t, 0)
 	switch {
 	case s.noAgent:
 		r.down(t)
@@ -429,9 +424,21 @@ func (r *rig) reset(t *testing.T, s setup) {
 		r.takeTold(t)
 	}
 	r.proc.ClearOutput()
+	for table := range strings.Lines(r.cli(t, "show table")) {
+		if name, ok := strings.CutPrefix(table, "# table: "); ok {
+			name, _, _ = strings.Cut(name, ",")
+			r.cli(t, "clear table "+name)
+		}
+	}
+	r.takeSeen()
+	r.serving(s.serve)
+}
+
+// serving has another origin.
+func (r *rig) serving(serve http.HandlerFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.serve, r.seen = s.serve, nil
+	r.serve = serve
 }
 
 // accessLog is the setting that has HAProxy write one.
