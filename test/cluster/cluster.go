@@ -169,7 +169,7 @@ func Start(t testing.TB, o Options) *Cluster {
 func (c *Cluster) Upgrade(t testing.TB) {
 	t.Helper()
 	if c.bin = c.options.Built; c.bin == "" {
-		c.bin = build(t)
+		c.bin = Build(t)
 	}
 }
 
@@ -245,8 +245,8 @@ var built struct {
 	err error
 }
 
-// build builds the commands once for the whole test process.
-func build(t testing.TB) string {
+// Build builds the commands once for the whole test process, and returns their folder.
+func Build(t testing.TB) string {
 	t.Helper()
 	built.Do(func() {
 		// Where `make` has put them; go test runs in the package's directory.

@@ -3,187 +3,135 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/bench/load"
 	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/test/scene"
 )
 
-// The band of these tests: no second above the limit, and at least 97 % of it
-// admitted. `make bench` measures how close it comes at higher rates.
+// repeat is a user so many times.
+func repeat(user string, n int) []string { return slices.Repeat([]string{user}, n) }
 
-func TestRequestRateOnOneInstance(t *testing.T) {
+// Any load of one user or on one instance leaves a limit exact, users below theirs and users without one untouched, and the
+// origin without refused requests. Agents that operators gave one name are two agents.
+func TestRequestRate(t *testing.T) {
 	t.Parallel()
-	for _, limit := range []int{10, 100, 1000} {
-		t.Run(fmt.Sprintf("limit %d", limit), func(t *testing.T) {
-			t.Parallel()
-			c := cluster.Start(t, cluster.Options{Limits: limitFile(limit)})
-			r := offer(t, c, "alice", "even", 2*float64(limit)+200, 4*time.Second)
-			checkAnswered(t, r)
-			checkLimit(t, r, limit, 0.97)
-		})
-	}
-}
-
-func TestRequestRateOverSeveralInstances(t *testing.T) {
-	t.Parallel()
-	for _, instances := range []int{2, 4} {
+	for instances, patterns := range map[int][]string{1: {"even"}, 3: {"even", "90/10", "jump"}} {
 		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
 			t.Parallel()
-			c := cluster.Start(t, cluster.Options{Instances: instances, Limits: limitFile(100)})
-			for _, tt := range []struct{ pattern, user string }{{"even", "alice"}, {"90/10", "bob"}, {"jump", "carol"}} {
-				t.Run(strings.ReplaceAll(tt.pattern, "/", " to "), func(t *testing.T) {
-					r := offer(t, c, tt.user, tt.pattern, 1500, 4*time.Second)
-					checkAnswered(t, r)
-					checkLimit(t, r, 100, 0.97)
-				})
+			s := scene.Start(t, cluster.Options{Instances: instances, OneName: true, Limits: `
+version: 1
+default_tier: hundred
+tiers: {ten: {requests: {GET: 10}}, hundred: {requests: {GET: 100}}, thousand: {requests: {GET: 500}}, none: {}}
+users: {"ten-*": ten, "free-*": none, "fast-*": thousand}
+`})
+			for i, pattern := range patterns {
+				name := func(user string) string { return fmt.Sprint(user, "-", i) }
+				users := slices.Concat(repeat(name("fast"), 8), repeat(name("wild"), 4), repeat(name("ten"), 2), []string{name("calm"), name("free")})
+				r := s.Offer(t, pattern, 1200, 3*time.Second, scene.GETs(users...))
+				scene.CheckAnswered(t, r)
+				scene.CheckLimit(t, r, name("fast"), 500, 0.95)
+				scene.CheckLimit(t, r, name("wild"), 100, 0.95)
+				scene.CheckLimit(t, r, name("ten"), 10, 0.95)
+				for _, user := range []string{name("calm"), name("free")} {
+					if n := len(r.User(user).Refused().Results); n > 0 {
+						t.Errorf("%s: %d requests of %s were refused", pattern, n, user)
+					}
+				}
+				for _, user := range users {
+					if served, admitted := int(s.Origin.UserCounts(user).Served), len(r.User(user).Admitted().Results); served != admitted {
+						t.Errorf("%s: the origin served %d requests of %s, %d were admitted", pattern, served, user, admitted)
+					}
+				}
 			}
 		})
 	}
 }
 
-func TestTwoAgentsOfOneNameAreTwo(t *testing.T) {
+// A new name in each request gets what the quota of unknown users may have and one limit more; users of the limit file notice
+// nothing.
+func TestUnknownUsersShareOneLimit(t *testing.T) {
 	t.Parallel()
-	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(50), OneName: true})
-	r := offer(t, c, "alice", "even", 500, 2*time.Second)
-	checkAnswered(t, r)
-	checkLimit(t, r, 50, 0.97)
-}
-
-func TestUserBelowTheLimitIsNeverRefused(t *testing.T) {
-	t.Parallel()
-	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(200)})
-	r := offer(t, c, "alice", "90/10", 100, 4*time.Second)
-	checkAnswered(t, r)
-	if n := len(r.Refused().Results); n > 0 {
-		t.Errorf("%d of %d requests refused at half of the limit", n, len(r.Results))
-	}
-}
-
-func TestSecondUserIsUntouched(t *testing.T) {
-	t.Parallel()
-	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(50)})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for range 100 {
-			for _, user := range []string{"bob", "other"} {
-				if res, _ := get(t, c.Instances[0].Address, user); res.StatusCode != http.StatusOK {
-					t.Errorf("%s got %d while alice was over her limit", user, res.StatusCode)
-				}
-			}
-			time.Sleep(30 * time.Millisecond)
-		}
-	}()
-	r := offer(t, c, "alice", "even", 1000, 3*time.Second)
-	checkLimit(t, r, 50, 0.97)
-	<-done
-}
-
-func TestRequestsCountAgainstTheirVerbAndAll(t *testing.T) {
-	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: `
+	const instances, quota, limit, alices = 2, 3, 10, 40
+	s := scene.Start(t, cluster.Options{Instances: instances, SPOAArgs: []string{"--unknown-users", fmt.Sprint(quota)}, Limits: fmt.Sprintf(`
 version: 1
 default_tier: free
-tiers: {free: {requests: {GET: 40, "*": 60}}}
-`})
-	reason := func(method string) string { // of the limit that refuses at last
-		for {
-			if res, _ := do(t, method, c.Instances[0].Address, "alice"); res.StatusCode == http.StatusTooManyRequests {
-				policy := res.Header.Get("RateLimit-Policy")
-				return policy
-			}
+tiers: {free: {requests: {GET: %d}, concurrent: 4}, pro: {requests: {GET: %d}}}
+users: {alice: pro}
+`, limit, alices)})
+	alice := scene.GETs("alice")
+	r := s.Offer(t, "even", 600, 3*time.Second, func(i int) load.Request {
+		if i%6 == 0 {
+			return alice(i)
 		}
-	}
-	if got := reason("GET"); got != `"GET";q=40;w=1` {
-		t.Errorf("GETs alone end at %s, want GET's limit", got)
-	}
-	if got := reason("PUT"); got != `"*";q=60;w=1` {
-		t.Errorf("PUTs alone end at %s, want the limit of all", got)
-	}
-}
-
-func TestRefusalSaysWhy(t *testing.T) {
-	c := cluster.Start(t, cluster.Options{Limits: limitFile(5)})
-	in := c.Instances[0]
-	refusals := 0
-	proctest.Eventually(t, "a native refusal", func() error {
-		asked := in.Metric(t, `sluice_requests_total{limit="",verdict="allowed"}`) + in.Metric(t, `sluice_requests_total{limit="GET",verdict="refused"}`)
-		res, body := get(t, in.Address, "alice")
-		if res.StatusCode == http.StatusOK {
-			return fmt.Errorf("admitted")
-		}
-		refusals++
-		want := map[string]string{
-			"Retry-After":      "1",
-			"Ratelimit-Policy": `"GET";q=5;w=1`,
-			"Ratelimit":        `"GET";r=0;t=1`,
-			"Sluice-Reason":    "request-rate",
-			"Cache-Control":    "no-store",
-		}
-		for name, value := range want {
-			if got := res.Header.Get(name); got != value {
-				t.Errorf("refusal %d: %s = %q, want %q", refusals, name, got, value)
-			}
-		}
-		if res.StatusCode != http.StatusTooManyRequests || !strings.Contains(body, "Retry after 1 s") {
-			t.Errorf("refusal %d: %d %q, want 429 and when to retry", refusals, res.StatusCode, body)
-		}
-		now := in.Metric(t, `sluice_requests_total{limit="",verdict="allowed"}`) + in.Metric(t, `sluice_requests_total{limit="GET",verdict="refused"}`)
-		if now > asked {
-			return fmt.Errorf("the agent was asked")
-		}
-		return nil // refused, and the agent knows nothing of it
+		return load.Request{User: "random", Headers: fmt.Appendf(nil, "X-User: random-%d\r\n", i)}
 	})
-	if served := c.Origin.UserCounts("alice").Served; served == 0 || served%5 != 0 && refusals == 0 {
-		t.Errorf("the origin served %d requests", served)
+	scene.CheckAnswered(t, r)
+	scene.CheckLimit(t, r, "alice", alices, 0.95)
+	// Each agent has a quota of its own, and all have one pool of the others.
+	if excess := r.User("random").Attribute((instances*quota+1)*limit, 0).Excess((instances*quota + 1) * limit); excess > 0 {
+		t.Errorf("%d requests of random names beyond %d limits", excess, instances*quota+1)
 	}
-}
-
-func TestRefusedRequestsNeverReachTheOrigin(t *testing.T) {
-	t.Parallel()
-	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(20)})
-	r := offerOnce(t, c, "alice", "even", 800, 2*time.Second)
-	checkAnswered(t, r)
-	if served, admitted := int(c.Origin.UserCounts("alice").Served), len(r.Admitted().Results); served != admitted {
-		t.Errorf("the origin served %d requests, %d were admitted", served, admitted)
-	}
-}
-
-func TestNewLimitsTakeEffectUnderLoad(t *testing.T) {
-	t.Parallel()
-	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(10)})
-	inForce := func(want int) {
-		t.Helper()
-		proctest.Eventually(t, fmt.Sprintf("limit %d in force", want), func() error {
-			for {
-				res, _ := get(t, c.Instances[1].Address, "probe")
-				if res.StatusCode == http.StatusTooManyRequests {
-					if got, want := res.Header.Get("RateLimit-Policy"), fmt.Sprintf(`"GET";q=%d;w=1`, want); got != want {
-						return fmt.Errorf("%s, want %s", got, want)
-					}
-					return nil
-				}
-			}
-		})
-	}
-	c.SetLimits(t, limitFile(20))
-	inForce(20)
-	checkLimit(t, offer(t, c, "alice", "even", 400, 2*time.Second), 20, 0.97)
-
-	c.SetLimits(t, "version: 1\ntiers: [")
-	proctest.Eventually(t, "the broken file is told of", func() error {
-		if cluster.Metric(t, c.Polygens[0].Admin, "sluice_limits_valid") != 0 {
-			return fmt.Errorf("sluice_limits_valid is not 0")
+	for _, in := range s.Instances {
+		if got := in.Metric(t, "sluice_unknown_users_counted"); got != quota {
+			t.Errorf("%s: sluice_unknown_users_counted = %v, want %d", in.Name, got, quota)
 		}
-		return nil
-	})
-	inForce(20)
-	checkLimit(t, offer(t, c, "bob", "even", 400, 2*time.Second), 20, 0.97)
-	if _, err := cluster.Get(c.Polygens[0].Admin, "/-/healthy"); err != nil {
-		t.Error(err)
+		table, err := in.Tell("show table sluice/active")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(table, "key="); n > quota+2 || !strings.Contains(table, "key=~others ") {
+			t.Errorf("%s: HAProxy tracks %d users, want %d of the quota, alice and ~others at most:\n%s", in.Name, n, quota, table)
+		}
 	}
-	c.SetLimits(t, limitFile(15))
-	inForce(15)
+
+	// As many of them are in progress.
+	statuses := make(chan int)
+	const requests = 80
+	for i := range requests {
+		go func() {
+			res, _, err := scene.Send(t.Context(), http.MethodHead, s.Addresses()[i%instances]+"/sleep/20000", fmt.Sprint("slow-", i), "")
+			if err != nil {
+				statuses <- 0
+				return
+			}
+			statuses <- res.StatusCode
+		}()
+	}
+	for range requests - (instances*quota+1)*4 {
+		if status := <-statuses; status != http.StatusTooManyRequests {
+			t.Errorf("status %d, want 429 of all beyond %d limits", status, instances*quota+1)
+		}
+	}
+}
+
+// HAProxy asks about a user once, and admits the user's requests by credit from then on.
+func TestCreditAfterOneQuestion(t *testing.T) {
+	t.Parallel()
+	const users, rounds = 50, 4
+	s := scene.Start(t, cluster.Options{Instances: 2, Limits: "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 100}}}\n"})
+	asked := func() (n float64) {
+		for _, in := range s.Instances {
+			n += in.Metric(t, `sluice_requests_total{limit="",verdict="allowed"}`)
+		}
+		return n
+	}
+	s.Settle()
+	before := asked()
+	for range rounds {
+		for i := range users {
+			if n := s.Admitted(t, "GET", "/", fmt.Sprint("cold-", i), 2); n != 2 {
+				t.Errorf("%d of 2 requests admitted", n)
+			}
+		}
+		time.Sleep(1100 * time.Millisecond) // credit begins with the second after the answer
+	}
+	// No credit is given around the end of a second, so some users are asked about twice.
+	if n := (asked() - before) / float64(users*len(s.Instances)); n < 1 || n > 1.75 {
+		t.Errorf("HAProxy asked %.2f questions about each user with %d requests, want 1, and 1.75 at most", n, rounds)
+	}
 }

@@ -1,0 +1,303 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/bench/closed"
+	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/bench/transfer"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/test/scene"
+)
+
+// Users of each limit: wild offers twenty times theirs, calm is far below it, busy has four times as many clients as places, mover
+// transfers without end, and requests of dora cost something.
+const faultLimits = `
+version: 1
+costs: {credits: {estimate: {header: X-Rows, default: 1}, actual: {header: X-Cost}}}
+default_tier: twenty
+tiers:
+  twenty: {requests: {GET: 20}}
+  calm: {requests: {GET: 100}}
+  busy: {concurrent: 10}
+  mover: {bandwidth: {down: 3MiB}}
+  dora: {costs: {credits: {second: 1000}}}
+users: {calm: calm, busy: busy, mover: mover, dora: dora}
+`
+
+// A fault is what happens to a cluster of two instances, and what it may cost.
+type fault struct {
+	name    string
+	options cluster.Options
+	start   func(t *testing.T, f *fault) *scene.Scene // nil: with the options
+	fails   func(t *testing.T, s *scene.Scene)
+	heals   func(t *testing.T, s *scene.Scene) // nil: nothing
+
+	rate     float64 // of wild's limit, in each second
+	first    float64 // the same, in the seconds in which the fault begins and ends; 0 means rate
+	progress int     // requests of busy at once, of a limit of 10
+	bytes    float64 // of mover's limit, in the mean
+	lossy    bool    // requests fail
+}
+
+func each(do func(in *cluster.Instance)) func(*testing.T, *scene.Scene) {
+	return func(_ *testing.T, s *scene.Scene) {
+		for _, in := range s.Instances {
+			do(in)
+		}
+	}
+}
+
+func signalRedis(signal syscall.Signal) func(*testing.T, *scene.Scene) {
+	return func(_ *testing.T, s *scene.Scene) { _ = s.Redis.Signal(signal) }
+}
+
+func startAgents(t *testing.T, s *scene.Scene) {
+	for _, in := range s.Instances {
+		if !in.Agent.Running() {
+			in.StartAgent(t)
+		}
+	}
+}
+
+// startBehindLine starts a cluster whose way to Redis the fault makes slower.
+func startBehindLine(t *testing.T, f *fault) *scene.Scene {
+	_, addr := proctest.Redis(t)
+	line := proctest.NewLink(t, addr, 0)
+	slowDown := func(by time.Duration) func(*testing.T, *scene.Scene) {
+		return func(*testing.T, *scene.Scene) { line.Delay.Store(int64(by)) }
+	}
+	f.fails, f.heals, f.options.Redis = slowDown(scene.ShortWait), slowDown(0), line.Addr
+	return scene.Start(t, f.options, "busy")
+}
+
+// startBehindSentinels starts a cluster that follows Sentinels, whose master the fault kills.
+func startBehindSentinels(t *testing.T, f *fault) *scene.Scene {
+	master, replica, o := scene.NewSecured(t).Sentinels(t, faultLimits)
+	f.fails = func(*testing.T, *scene.Scene) { master.Kill() }
+	s := scene.Start(t, o, "busy")
+	s.Server = replica.Addr
+	return s
+}
+
+// Whatever dies, hangs or is replaced, no request fails, a user below the limit is not refused, and limits hold as stated;
+// afterwards they are exact again.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	for _, f := range []fault{
+		{
+			name: "all agents killed", fails: each(func(in *cluster.Instance) { in.Agent.Kill() }), heals: startAgents,
+			// In the second of their return the agents do not know what HAProxy admitted alone, and the first one has all slots
+			// besides those that the other HAProxy holds.
+			rate: 1.15, first: 2, progress: 15, bytes: 1,
+		}, {
+			name: "all agents hung", fails: each(func(in *cluster.Instance) { _ = in.Agent.Signal(syscall.SIGSTOP) }),
+			heals: each(func(in *cluster.Instance) { _ = in.Agent.Signal(syscall.SIGCONT) }),
+			// dora's requests must not wait in line with those that have ten minutes.
+			options: cluster.Options{EnvOf: func(string) []string { return []string{"SLUICE_WAIT_TIMEOUT=10m"} }},
+			rate:    1.15, first: 2, progress: 10, bytes: 1,
+		}, {
+			// The other agent takes over what is not held any more, and this HAProxy keeps its half.
+			name: "one agent killed", fails: func(_ *testing.T, s *scene.Scene) { s.Instances[0].Agent.Kill() }, heals: startAgents,
+			rate: 1.5, progress: 15, bytes: 1.5,
+		}, {
+			name: "the leader killed", options: cluster.Options{Polygens: 2}, fails: killLeader,
+			rate: 1, progress: 10, bytes: 1,
+		}, {
+			name: "polygen hung", fails: func(_ *testing.T, s *scene.Scene) { _ = s.Polygens[0].Signal(syscall.SIGSTOP) },
+			heals: func(_ *testing.T, s *scene.Scene) { _ = s.Polygens[0].Signal(syscall.SIGCONT) },
+			rate:  1, progress: 10, bytes: 1,
+		}, {
+			// In the seconds of the loss and the return the agents do not agree for a moment.
+			name: "Redis killed", fails: func(_ *testing.T, s *scene.Scene) { s.Redis.Kill() },
+			heals: func(t *testing.T, s *scene.Scene) { s.Redis = proctest.RedisAt(t, s.RedisAddr) },
+			rate:  1.1, first: 2, progress: 17, bytes: 1,
+		}, {
+			name: "Redis hung", fails: signalRedis(syscall.SIGSTOP), heals: signalRedis(syscall.SIGCONT),
+			rate: 1.1, first: 2, progress: 17, bytes: 1,
+		}, {
+			name: "Redis slow", start: startBehindLine,
+			rate: 1.1, first: 2, progress: 17, bytes: 1,
+		}, {
+			name: "Redis fails over", start: startBehindSentinels,
+			// Until the last agent uses the new master they do not agree for a moment.
+			rate: 1.5, first: 2, progress: 17, bytes: 1,
+		}, {
+			// Its connections are lost, and the origin may notice that later than the agent.
+			name: "HAProxy killed", fails: func(t *testing.T, s *scene.Scene) { s.Instances[0].HAProxy.Kill(); s.Instances[0].StartHAProxy(t) },
+			rate: 1.25, progress: 20, bytes: 1, lossy: true,
+		}, {
+			// The new process may admit its credit of one second again; the old one's transfers keep their share, and the
+			// other instance has the limit.
+			name: "HAProxy reloaded", options: cluster.Options{Master: true},
+			fails: func(_ *testing.T, s *scene.Scene) { _ = s.Instances[0].HAProxy.Signal(syscall.SIGUSR2) },
+			rate:  1.25, progress: 10, bytes: 1.5,
+		},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			f.options.Instances, f.options.Limits, f.options.MaxWait = 2, faultLimits, scene.ShortWait
+			if f.start == nil {
+				f.start = func(t *testing.T, f *fault) *scene.Scene { return scene.Start(t, f.options, "busy") }
+			}
+			s := f.start(t, &f)
+			s.Settle()
+			f.judge(t, s)
+			awaitSteady(t, s)
+			checkExact(t, s)
+		})
+	}
+}
+
+// judge runs loads while the fault begins and ends.
+func (f *fault) judge(t *testing.T, s *scene.Scene) {
+	t.Helper()
+	const begins, ends, over = 2500 * time.Millisecond, 6500 * time.Millisecond, 9 * time.Second
+	var open *load.Report
+	var bytes transfer.Report
+	var began, healed time.Time
+	start := time.Now()
+	s.Runs["busy"].Begin()
+	ctx, stop := context.WithDeadline(t.Context(), start.Add(over))
+	defer stop()
+	side(
+		func() {
+			users := slices.Concat(repeat("wild", 40), repeat("calm", 2), repeat("dora", 2))
+			open = s.OfferUntil(ctx, t, 440, scene.GETs(users...))
+		},
+		func() {
+			load := s.Closed("busy", 40, over)
+			load.Retry = 200 * time.Millisecond
+			if r := closed.Run(t.Context(), load); !f.lossy {
+				scene.CheckRuns(t, r)
+			}
+		},
+		func() { bytes = transfer.Run(t.Context(), s.Bytes, s.Streams("mover", 4, false), over) },
+		func() {
+			time.Sleep(time.Until(start.Add(begins)))
+			began = time.Now()
+			f.fails(t, s)
+			time.Sleep(time.Until(start.Add(ends)))
+			healed = time.Now()
+			if f.heals != nil {
+				f.heals(t, s)
+			}
+		},
+	)
+	if !f.lossy {
+		scene.CheckAnswered(t, open)
+		scene.CheckRateUpTo(t, bytes, "mover", begins+time.Second, over, 3, f.bytes)
+	}
+	if n := open.User("calm").Ratios(50, 0).FalseRefusals; n > 0 {
+		t.Errorf("%d requests of a user far below the limit were refused", n)
+	}
+	const limit = 20
+	most := func(of float64) int { return int(of*limit + 0.5) }
+	scene.CheckSeconds(t, open, "wild", start, began, limit, limit)
+	scene.CheckSeconds(t, open, "wild", began, healed, limit, most(f.rate))
+	scene.CheckSeconds(t, open, "wild", began.Add(-time.Second), healed.Add(3*time.Second), limit, most(max(f.first, f.rate)))
+	f.checkProgress(t, s.Runs["busy"].Points(), began)
+	// A request that is asked about in vain waits until HAProxy knows that no answer comes.
+	for _, user := range []string{"calm", "dora"} {
+		late := open.User(user).Only(func(x load.Result) bool {
+			return x.Sent > began.Add(3*time.Second).UnixNano() && x.Sent < healed.UnixNano()
+		})
+		if p10 := late.Service().Quantile(0.1); p10 >= scene.ShortWait {
+			t.Errorf("nine of ten answers to %s took longer than %v, three seconds after the fault began", user, p10)
+		}
+	}
+}
+
+// noBeginning is for how long no request of a user at the limit may begin: HAProxy notices an agent that hangs after half a second,
+// ten times that with the ShortWait, and the fault lasts four.
+const noBeginning = 8 * time.Second
+
+func (f *fault) checkProgress(t *testing.T, points []closed.Point, began time.Time) {
+	t.Helper()
+	var worst int
+	last, longest := points[0].At, time.Duration(0)
+	for i, p := range points {
+		if i == 0 || p.Active <= points[i-1].Active {
+			continue // an end
+		}
+		if p.At.Before(began) && p.Active > 10 {
+			t.Errorf("%d requests ran at once before the fault, want 10 at most", p.Active)
+		}
+		worst, longest, last = max(worst, p.Active), max(longest, p.At.Sub(last)), p.At
+	}
+	t.Logf("at most %d at once, no beginning for %v", worst, longest)
+	if worst > f.progress {
+		t.Errorf("%d requests ran at once, want %d at most", worst, f.progress)
+	}
+	if longest > noBeginning {
+		t.Errorf("no request began for %v, want %v at most", longest, noBeginning)
+	}
+}
+
+// awaitSteady waits until all parts work, and have for long enough to be exact.
+func awaitSteady(t *testing.T, s *scene.Scene) {
+	t.Helper()
+	for _, in := range s.Instances {
+		in.AwaitReady(t)
+		scene.AwaitMetric(t, in.Admin, "sluice_redis_lost", scene.Is(0))
+		scene.AwaitMetric(t, in.Admin, "sluice_instances", scene.Is(float64(len(s.Instances))))
+		proctest.Eventually(t, "HAProxy asks its agent", func() error {
+			stats, err := in.Tell("show stat sluice_agent 4 -1")
+			if err == nil && !strings.Contains(stats, ",UP,") {
+				err = fmt.Errorf("%s", stats)
+			}
+			return err
+		})
+	}
+	time.Sleep(3 * time.Second)
+}
+
+// checkExact fails the test unless limits are exact, and nothing is left in progress.
+func checkExact(t *testing.T, s *scene.Scene) {
+	t.Helper()
+	s.Runs["busy"].Begin()
+	side(
+		func() {
+			r := s.Offer(t, "even", 200, 2*time.Second, scene.GETs("alice"))
+			scene.CheckAnswered(t, r)
+			scene.CheckLimit(t, r, "alice", 20, 0.9)
+		},
+		func() { scene.CheckRuns(t, closed.Run(t.Context(), s.Closed("busy", 40, 3*time.Second))) },
+	)
+	if most := s.Runs["busy"].Counts().Most; most != 10 {
+		t.Errorf("after the fault at most %d requests ran at once, want 10", most)
+	}
+	s.AwaitNothingInProgress(t)
+}
+
+// killLeader kills the polygen that leads; another one leads within moments.
+func killLeader(t *testing.T, s *scene.Scene) {
+	leader := func() (leads *cluster.Polygen) {
+		proctest.Eventually(t, "a polygen leads", func() error {
+			for _, p := range s.Polygens {
+				if p.Running() {
+					if n, err := cluster.ReadMetric(p.Admin, "sluice_polygen_leading"); err == nil && n == 1 {
+						leads = p
+						return nil
+					}
+				}
+			}
+			return fmt.Errorf("none does")
+		})
+		return leads
+	}
+	leader().Kill()
+	killed := time.Now()
+	leader()
+	// README: three seconds; the lease lasts two.
+	if took := time.Since(killed); took > 10*time.Second {
+		t.Errorf("the standby led after %v", took)
+	}
+}
