@@ -77,28 +77,21 @@ func newCostRules(units []limits.CostUnit) (costRules, error) {
 	r.units = fmt.Sprintf("    set-var proc.sluice_units str(\"%s\")\n    lua-load-per-thread \"${SLUICE_CFG_DIR-.}/lua/costs.lua\"\n", strings.Join(names, " "))
 	r.question = "    args units=var(proc.sluice_units) id=rand(),set-var(txn.sluice_question)\n"
 	r.again = "    args units=var(proc.sluice_units) id=var(txn.sluice_question)\n"
-	headers, trailers, bodies, told := "", "", "", ""
+	headers, bodies, told := "", "", ""
 	for i, u := range units {
 		r.class(i, u)
 		r.estimate(i, u)
 		headers += headerRule(i, u) + failedRule(i, u)
-		trailers += trailerRules(i, u)
 		bodies += bodyRules(i, u)
 		told += settlingRules(i, u)
 	}
 	r.silence(units)
 	// A filter costs every request that is asked about, charged or not: three Lua coroutines. Streams are read here: without
 	// the option the kernel keeps the first events of one for up to 200 ms, as it does behind a HAProxy without Sluice.
-	const filter, ifTrailers = "    filter lua.sluice_costs\n", "    .if streq(\"${SLUICE_COST_TRAILERS-off}\",on)\n%s    .endif\n"
 	if bodies != "" {
-		r.reader = filter + "    option http-no-delay\n"
-	} else if trailers != "" {
-		r.reader = fmt.Sprintf(ifTrailers, filter)
+		r.reader = "    filter lua.sluice_costs\n    option http-no-delay\n"
 	}
-	if trailers != "" {
-		trailers = fmt.Sprintf(ifTrailers, trailers)
-	}
-	r.settling = answerLists(units) + headers + bodies + trailers + told
+	r.settling = answerLists(units) + headers + bodies + told
 	return r, nil
 }
 
@@ -212,14 +205,6 @@ func headerRule(number int, u limits.CostUnit) string {
 		return ""
 	}
 	return fmt.Sprintf("    http-response set-var(txn.sluice_told_%[1]d) res.fhdr(%[2]s) if charged_%[1]d\n", number, u.Actual.Header)
-}
-
-// trailerRules have a trailer of the same name read, where an answer announces it.
-func trailerRules(number int, u limits.CostUnit) string {
-	if u.Actual.Header == "" {
-		return ""
-	}
-	return fmt.Sprintf("    http-response lua.sluice_read_trailer %[3]s %[1]d %[2]s if charged_%[1]d { res.fhdr(trailer) -m reg -i '(?:^|[ \\t,])%[2]s(?:[ \\t,]|\\z)' }\n", number, u.Actual.Header, u.Name)
 }
 
 // documentCost is a regular expression for the end of a JSON document, from the path's first key on, that has the cost in

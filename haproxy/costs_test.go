@@ -212,17 +212,10 @@ func TestEstimateOfASlowBody(t *testing.T) {
 	}
 }
 
-// What answers say in a header, in a trailer, by their status, or not at all.
+// What answers say in a header, by their status, or not at all.
 func TestSettledByHeaders(t *testing.T) {
 	t.Parallel()
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_COST_TRAILERS=on"}}, serve: func(w http.ResponseWriter, q *http.Request) {
-		if trailer := q.Header.Get("Tell-Trailer"); trailer != "" {
-			w.Header().Set("Trailer", "X-Other, X-Cost")
-			fmt.Fprint(w, "body")
-			w.(http.Flusher).Flush()
-			w.Header().Set("X-Other", "1")
-			w.Header().Set("X-Cost", trailer)
-		}
+	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
 		if cost, told := q.Header["Tell"]; told {
 			w.Header()["X-Cost"] = cost
 		}
@@ -253,8 +246,6 @@ func TestSettledByHeaders(t *testing.T) {
 		{"no body", -99, []string{"Status: 204", "Tell: 1"}},
 		{"not modified", -99, []string{"Status: 304", "Tell: 1"}},
 		{"moved", 0, []string{"Status: 302"}},
-		{"trailer", -58, []string{"Tell-Trailer: 42"}},
-		{"trailer of a word", 0, []string{"Tell-Trailer: much"}},
 		{"Ann \"Lee\" \\ ö", -60, []string{"Tell: 40"}},
 	} {
 		c.get(t, append(row.header, "X-User: "+row.user)...)

@@ -128,60 +128,31 @@ local function collect()
 	while #broken > 0 do table.remove(broken):tell() end
 end
 
--- trailer is the value of a field behind the body, once they are there. Lua is shown none, but HAProxy's look at a
--- message's blocks shows them by their numbers.
-local function trailer(f, name)
-	if f:internal_htx_blk_type("tail") ~= "HTX_BLK_EOT" then return nil end
-	local value
-	for i = 0, 1023 do
-		local kind = f:internal_htx_blk_type(tostring(i))
-		if kind == "HTX_BLK_TLR" and f:internal_htx_blk_hdrname(tostring(i)) == name then
-			value = f:internal_htx_blk_hdrval(tostring(i))
-		elseif kind == "HTX_BLK_EOT" then
-			break
-		end
-	end
-	return value and match(value, "^%d+$") and whole(value)
-end
-
 function Filter:http_payload(txn, message)
-	local body, all = nil, message:eom()
+	local body, all = message:body() or "", message:eom()
 	for i = 1, #self do
 		local r = self[i]
-		if r.trailer then
-			local cost = trailer(txn.f, r.trailer)
-			r:note(cost, cost)
-		else
-			body = body or message:body() or ""
-			r:note(body ~= "" and r.body:feed(body, all) or nil, all)
-		end
+		r:note(body ~= "" and r.body:feed(body, all) or nil, all)
 	end
 	-- No result: all of it goes on at once.
 end
 
 core.register_filter("sluice_costs", Filter, function(f) return f end)
 
--- arm has an answer's body go by the filter, which reads the cost of a unit there.
-local function arm(txn, unit, number)
+-- The keys of each path, which are few.
+local paths = {}
+
+-- An answer's body goes by the filter, which reads the cost of a unit there.
+core.register_action("sluice_read_body", { "http-res" }, function(txn, unit, number, path)
 	local f, user = filters[running()], txn:get_var("txn.sluice_user")
 	local charged, second = match(txn:get_var("txn.sluice.charged_" .. number) or "", "^(%d+)(@%d+)$")
 	charged = charged and whole(charged)
-	if not f or not user or not charged then return nil end
+	if not f or not user or not charged then return end
 	if #f == 0 then filter.register_data_filter(f, txn.res) end
 	-- What the headers have told already is what the body corrects.
 	local told = match(txn:get_var("txn.sluice_told_" .. number) or "", "^%d+$")
 	local r = setmetatable({ unit = unit, user = user, second = second, told = told and whole(told) or charged }, Reading)
 	r.cost = r.told
-	f[#f + 1] = r
-	return r
-end
-
--- The keys of each path, which are few.
-local paths = {}
-
-core.register_action("sluice_read_body", { "http-res" }, function(txn, unit, number, path)
-	local r = arm(txn, unit, number)
-	if not r then return end
 	local keys = paths[path]
 	if not keys then
 		keys = {}
@@ -189,11 +160,7 @@ core.register_action("sluice_read_body", { "http-res" }, function(txn, unit, num
 		paths[path] = keys
 	end
 	r.body = Scanner.Body.new(keys)
-end, 3)
-
-core.register_action("sluice_read_trailer", { "http-res" }, function(txn, unit, number, name)
-	local r = arm(txn, unit, number)
-	if r then r.trailer = name end
+	f[#f + 1] = r
 end, 3)
 
 -- The connection to the agent, nil: none; and when it was opened, in s.

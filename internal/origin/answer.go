@@ -40,7 +40,7 @@ func (o *Origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else if ms, ok := strings.CutPrefix(path, "/sleep/"); ok {
 		sendAfter(w, r, ms)
 	} else if n, ok := strings.CutPrefix(path, "/cost/"); ok {
-		sendCost(w, r, n)
+		sendCost(w, n)
 	} else {
 		_, _ = io.WriteString(w, "hello "+path+"\n")
 	}
@@ -80,23 +80,15 @@ func sendAfter(w http.ResponseWriter, r *http.Request, ms string) {
 	}
 }
 
-// sendCost says what the request has cost, in a header or in a trailer.
-func sendCost(w http.ResponseWriter, r *http.Request, cost string) {
+// sendCost says what the request has cost, in a header.
+func sendCost(w http.ResponseWriter, cost string) {
 	n, err := strconv.ParseUint(cost, 10, 64)
 	if err != nil || n > MaxCost {
 		http.Error(w, fmt.Sprintf("cost %q: want 0 to %d", cost, int64(MaxCost)), http.StatusBadRequest)
 		return
 	}
-	trailer := r.URL.RawQuery == "trailer"
-	if trailer {
-		w.Header().Set("Trailer", CostHeader)
-	} else {
-		w.Header().Set(CostHeader, strconv.FormatUint(n, 10))
-	}
+	w.Header().Set(CostHeader, strconv.FormatUint(n, 10))
 	_, _ = io.WriteString(w, "cost "+strconv.FormatUint(n, 10)+"\n")
-	if trailer {
-		w.Header().Set(CostHeader, strconv.FormatUint(n, 10))
-	}
 }
 
 func readBody(w http.ResponseWriter, r *http.Request) {

@@ -5,7 +5,7 @@
 //
 //	GET /bytes/N    N bytes; N takes the suffixes KiB, MiB and GiB; at most MaxBytes
 //	GET /sleep/MS   an answer after MS milliseconds, at most MaxSleep
-//	GET /cost/N     X-Cost: N in the header, or with /cost/N?trailer in a trailer; at most MaxCost
+//	GET /cost/N     X-Cost: N in the header; at most MaxCost
 //	GET anything    "hello" and the path
 //	POST /v1/chat/completions    what a language model would answer, see below
 //	POST, PUT, PATCH anything    reads the body and answers its size in bytes

@@ -35,7 +35,7 @@ type CostUnit struct {
 // CostSource is where in a request or an answer a cost is: in a header, or in a body of
 // JSON. The zero CostSource is nowhere.
 type CostSource struct {
-	Header string   // its name, in small letters; in answers the name of a trailer as well
+	Header string   // its name, in small letters
 	JSON   []string // the path to a number: usage.total_tokens is {"usage", "total_tokens"}
 }
 

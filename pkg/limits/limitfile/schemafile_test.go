@@ -305,7 +305,7 @@ func schemaCostUnits() *schema {
 		return &schema{Title: "Path in the body", Description: "The names that lead to a number in a body of JSON, with dots between them.", Type: "string", Pattern: jsonPathPattern, MaxLength: jsonschema.Ptr(maxJSONPath), Examples: []any{"usage.total_tokens"}}
 	}
 	header := func() *schema {
-		return &schema{Title: "Header", Description: "A header whose value is a whole number; of an answer also a trailer. None that is about one connection.", Type: "string", Pattern: headerPattern, Examples: []any{"X-Cost"}}
+		return &schema{Title: "Header", Description: "A header whose value is a whole number. None that is about one connection.", Type: "string", Pattern: headerPattern, Examples: []any{"X-Cost"}}
 	}
 	estimate := func(title, description string) *schema {
 		return &schema{Title: title, Description: description + " A whole number from 0, or one with k, M or G.", AnyOf: []*schema{
