@@ -63,11 +63,11 @@ type tableMetrics struct {
 
 // userMetrics say of how many users and requests the agent knows.
 type userMetrics struct {
-	users, slotUsers, bandwidthUsers prometheus.Gauge
-	parked, inProgress, startedUsers prometheus.Gauge
-	unknown, unknownMax              prometheus.Gauge
-	sharing, eventsLost              prometheus.Counter
-	bytes                            [2]prometheus.Counter // by direction
+	users, slotUsers, bandwidthUsers  prometheus.Gauge
+	resting, inProgress, startedUsers prometheus.Gauge
+	unknown, unknownMax               prometheus.Gauge
+	sharing, eventsLost               prometheus.Counter
+	bytes                             [2]prometheus.Counter // by direction
 }
 
 // clusterMetrics are about Redis, polygen and the other instances.
@@ -194,7 +194,7 @@ func newUserMetrics(f metric.Factory) userMetrics {
 			"Users with a limit of requests in progress and a request in the last second."),
 		bandwidthUsers: f.Gauge("sluice_bandwidth_users",
 			"Users with a bandwidth limit and a request in the last 5 s, of requests by credit only those that move more than very little."),
-		parked: f.Gauge("sluice_credit_places_users",
+		resting: f.Gauge("sluice_credit_places_users",
 			"Users without a question in the last seconds of whom the agent remembers only that HAProxy may have requests of theirs in progress by credit. Ten minutes after HAProxy has forgotten them they are forgotten here."),
 		inProgress: f.Gauge("sluice_requests_in_progress",
 			"Requests in progress of users with such a limit, as the agent believes."),

@@ -96,7 +96,7 @@ func (l *limiter) showCores() {
 	for _, s := range l.shards {
 		of := s.slots.Stats()
 		all.Postponed += of.Postponed
-		all.Users, all.InProgress, all.InLine, all.Parked = all.Users+of.Users, all.InProgress+of.InProgress, all.InLine+of.InLine, all.Parked+of.Parked
+		all.Users, all.InProgress, all.InLine, all.Resting = all.Users+of.Users, all.InProgress+of.InProgress, all.InLine+of.InLine, all.Resting+of.Resting
 		users += s.tokens.KnownUsers()
 		costUsers += s.costs.KnownUsers()
 		overflowed += s.tokens.Overflowed() + of.Overflowed + s.costs.Overflowed()
@@ -107,7 +107,7 @@ func (l *limiter) showCores() {
 	l.metrics.slotUsers.Set(float64(all.Users))
 	l.metrics.inProgress.Set(float64(all.InProgress))
 	l.metrics.line.Set(float64(all.InLine))
-	l.metrics.parked.Set(float64(all.Parked))
+	l.metrics.resting.Set(float64(all.Resting))
 	// The cores count up, and a counter takes what is new.
 	l.metrics.uncounted.Add(float64(overflowed - l.overflowed))
 	l.overflowed = overflowed

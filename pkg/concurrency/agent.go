@@ -1,6 +1,7 @@
 package concurrency
 
 import (
+	"container/list"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/internal/agenda"
@@ -15,9 +16,9 @@ type Config struct {
 	Instance string // its name in Shares
 
 	// MaxUsers bounds the users that are known at a time, which are those with
-	// requests in progress or refused in the last second. Requests of users
-	// beyond the bound are admitted uncounted (Overflowed counts them). 0 means
-	// 500 000.
+	// requests in progress or refused in the last second, and those whose HAProxy has
+	// places. Requests of users beyond the bound are admitted uncounted (Overflowed counts
+	// them), and places are lent only while half of them are known. 0 means 500 000.
 	MaxUsers int
 
 	// MaxLine bounds the requests of one user that wait for a slot, and MaxLines
@@ -48,7 +49,8 @@ type Output struct {
 type Agent struct {
 	config Config
 	users  map[string]*user
-	parked *parked // places of users of whom nothing else is known
+	// Users of whom nothing but places is known, the least recently seen first.
+	resting list.List
 	// Of what concerns everybody: who has not heard of it yet hears before anything else.
 	changes changes.Changes[*user]
 	waiting map[*user]struct{} // users with requests that wait
@@ -62,7 +64,6 @@ type Agent struct {
 	clock
 	membership
 	processes
-	byDefault  byDefault
 	inProgress int    // requests believed in progress, of all users
 	inLine     int    // requests that wait for a slot, of all users
 	overflow   uint64 // requests admitted uncounted
@@ -77,7 +78,7 @@ func NewAgent(c Config) *Agent {
 	setDefault(&c.MaxLines, 4000)
 	setDefault(&c.DrainFor, 10*time.Minute)
 	return &Agent{
-		config: c, users: make(map[string]*user), parked: newParked(), waiting: make(map[*user]struct{}),
+		config: c, users: make(map[string]*user), waiting: make(map[*user]struct{}),
 		membership: membership{instances: 1},
 	}
 }
@@ -95,13 +96,14 @@ func (a *Agent) findOrAddUser(name string, limit int, seen Count, now int64) *us
 		// The other process's requests may be in the count.
 		a.changes.Announce(func(u *user) { u.progress.forgetCount() })
 	}
-	u := a.known(name)
-	if u == nil {
-		// Places count whether the user is known or not.
-		if len(a.users) >= a.config.MaxUsers && !a.parked.has(name) {
-			return nil
-		}
+	u := a.remembered(name)
+	switch {
+	case u == nil && len(a.users) >= a.config.MaxUsers:
+		return nil
+	case u == nil:
 		u = a.newUser(name, limit, now)
+	case u.resting != nil:
+		a.wake(u, limit, now)
 	}
 	a.setLimit(u, limit, a.instances, now)
 	// Another process counts in another table, and one that has ended counts nothing.
@@ -111,16 +113,21 @@ func (a *Agent) findOrAddUser(name string, limit int, seen Count, now int64) *us
 	return u
 }
 
-// known is what is known of a user, who has heard of all that concerns everybody, or nil. Then what
-// is parked of them has heard of it.
-func (a *Agent) known(name string) *user {
+// remembered is the record of a user, perhaps at rest, who has heard of all that concerns everybody, or nil.
+func (a *Agent) remembered(name string) *user {
 	if u := a.users[name]; u != nil {
 		a.changes.CatchUp(u)
+	}
+	// A change may have dropped the user.
+	return a.users[name]
+}
+
+// known is the record of a user who is not at rest, or nil.
+func (a *Agent) known(name string) *user {
+	if u := a.remembered(name); u != nil && u.resting == nil {
 		return u
 	}
-	// By its part users may become known whom nobody had a record of.
-	a.catchUpPart(a.parked.partOf(name))
-	return a.users[name]
+	return nil
 }
 
 // review draws the consequences of any change of a user: it decides who waits, lowers
@@ -130,14 +137,11 @@ func (a *Agent) review(u *user, now int64) {
 	// What is given up goes first, lest who waits use it. What is kept comes last: it
 	// depends on who was admitted, and on who still waits.
 	a.reviewPlaces(u, now)
-	a.reviewDenial(u, now)
 	a.giveUp(u, now)
 	a.serveWaiting(u, now)
 	// There is room only if those who wait leave some.
 	a.reviewRefusal(u, now)
-	running := u.running()
-	a.inProgress += running - u.shown
-	u.shown = running
+	a.show(u)
 	if u.waits.anyWaiting() {
 		a.waiting[u] = struct{}{}
 	} else {
@@ -154,6 +158,13 @@ func (a *Agent) review(u *user, now int64) {
 	a.schedule(u, now)
 }
 
+// show counts what is in progress of a user among that of all.
+func (a *Agent) show(u *user) {
+	running := u.running()
+	a.inProgress += running - u.shown
+	u.shown = running
+}
+
 // TakeOutput returns what has become due and forgets it. The slices are the caller's.
 func (a *Agent) TakeOutput() Output {
 	out := a.out
@@ -164,25 +175,24 @@ func (a *Agent) TakeOutput() Output {
 
 // Stats are counts of an agent.
 type Stats struct {
-	Users      int    // known
+	Users      int    // known, without those at rest
 	InProgress int    // requests of them believed in progress
 	InLine     int    // requests that wait for a slot
-	Parked     int    // users of whom only the places are known that HAProxy may have
+	Resting    int    // users of whom only the places are known that HAProxy may have
 	Overflowed uint64 // requests admitted uncounted because too many users were known
 	Postponed  uint64 // asks that waited for a flush because their user was asked for too often
 }
 
 // Stats returns the agent's counts.
 func (a *Agent) Stats() Stats {
-	return Stats{Users: len(a.users), InProgress: a.inProgress, InLine: a.inLine, Parked: a.parked.users, Overflowed: a.overflow, Postponed: a.postponed}
+	return Stats{Users: len(a.users) - a.resting.Len(), InProgress: a.inProgress, InLine: a.inLine, Resting: a.resting.Len(), Overflowed: a.overflow, Postponed: a.postponed}
 }
 
 // InProgress is how many requests of a user the agent believes in progress here,
 // those that HAProxy admitted by itself as last told.
 func (a *Agent) InProgress(name string) int {
-	if u := a.known(name); u != nil {
+	if u := a.remembered(name); u != nil {
 		return u.running()
 	}
-	p, _ := a.parked.placesOf(name)
-	return p.shownInProgress()
+	return 0
 }

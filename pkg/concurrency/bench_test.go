@@ -155,8 +155,8 @@ func BenchmarkWatchTick(b *testing.B) {
 func BenchmarkEverybody(b *testing.B) {
 	took := make(map[string][]time.Duration)
 	for b.Loop() {
-		for _, parked := range []bool{false, true} {
-			a, at := known(200_000, parked)
+		for _, resting := range []bool{false, true} {
+			a, at := known(200_000, resting)
 			call := func(what string, do func()) {
 				began := time.Now()
 				do()
@@ -184,19 +184,19 @@ func BenchmarkEverybody(b *testing.B) {
 	}
 }
 
-// known is an agent that knows of so many users, of parked ones nothing but their places.
-func known(users int, parked bool) (*concurrency.Agent, time.Time) {
+// known is an agent that knows of so many users, of those at rest nothing but their places.
+func known(users int, resting bool) (*concurrency.Agent, time.Time) {
 	a := concurrency.NewAgent(concurrency.Config{Lookup: func(string) (int, bool) { return 100, true }})
 	a.Cluster(ms(-60_000), 4, 0)
 	at := ms(0)
 	for i := range users {
 		name := fmt.Sprint("user", i)
 		a.Start(at, name, 100, concurrency.Count{}, concurrency.Places{})
-		if parked {
+		if resting {
 			a.Lend(at, name)
 		}
 	}
-	for i := 0; parked && i < 1000; i++ {
+	for i := 0; resting && i < 1000; i++ {
 		at = at.Add(5 * time.Millisecond)
 		a.Tick(at)
 		a.Collect(at, true, nil)

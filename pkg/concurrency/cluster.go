@@ -72,7 +72,11 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 	if lost {
 		a.lostAt = now
 	}
-	a.tellEverybody(func(u *user) { a.reconsider(u, !lost) }, nil)
+	a.tellEverybody(func(u *user) {
+		if u.resting == nil {
+			a.reconsider(u, !lost)
+		}
+	})
 }
 
 // reconsider is for what happens rarely and concerns everybody; with register for a pool

@@ -105,9 +105,9 @@ func TestUsersCatchUpInTime(t *testing.T) {
 	})
 }
 
-// Parked users who hear of several changes at a time have as much in progress, at most, as those who hear
-// of each at once, and each becomes known once.
-func TestParkedUsersCatchUpInTime(t *testing.T) {
+// Users at rest who hear of several changes at a time have as much in progress, at most, as those who hear
+// of each at once, and each is woken once.
+func TestUsersAtRestCatchUpInTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := 40
 		instances := rapid.IntRange(1, 4).Draw(t, "instances")
@@ -133,8 +133,8 @@ func TestParkedUsersCatchUpInTime(t *testing.T) {
 					a.Reply(now, ask, concurrency.Grant{Held: ask.Want, Free: limit})
 				}
 			}
-			if got := a.Stats().Parked; got != len(names) {
-				t.Fatalf("%d users are parked, want %d", got, len(names))
+			if got := a.Stats().Resting; got != len(names) {
+				t.Fatalf("%d users are at rest, want %d", got, len(names))
 			}
 			agents[i] = a
 		}
@@ -148,7 +148,7 @@ func TestParkedUsersCatchUpInTime(t *testing.T) {
 			tooMany = !replaced && (tooMany || credit.Portion(limit, instances) < lent)
 		}
 		for range rapid.IntRange(1, 6).Draw(t, "changes") {
-			switch rapid.SampledFrom([]string{"cluster", "limits", "replaced", "drained", "default", "end of default", "start"}).Draw(t, "what") {
+			switch rapid.SampledFrom([]string{"cluster", "limits", "replaced", "drained", "start"}).Draw(t, "what") {
 			case "cluster":
 				instances = rapid.IntRange(1, 8).Draw(t, "instances then")
 				both(func(a *concurrency.Agent) { a.Cluster(now, instances, 0) })
@@ -161,12 +161,9 @@ func TestParkedUsersCatchUpInTime(t *testing.T) {
 				both(func(a *concurrency.Agent) { a.Replaced(now) })
 			case "drained":
 				both(func(a *concurrency.Agent) { a.Drained(now) })
-			case "default":
-				if agents[0].CanBeginDefault(now, process) {
-					both(func(a *concurrency.Agent) { a.BeginDefault(now, process, 3, func(string) bool { return true }) })
+				if rapid.Bool().Draw(t, "twice") {
+					both(func(a *concurrency.Agent) { a.Drained(now) })
 				}
-			case "end of default":
-				both(func(a *concurrency.Agent) { a.EndDefault() })
 			case "start":
 				name := rapid.SampledFrom(names).Draw(t, "user")
 				both(func(a *concurrency.Agent) {
@@ -180,7 +177,14 @@ func TestParkedUsersCatchUpInTime(t *testing.T) {
 		}
 		for _, a := range agents {
 			a.CatchUp()
-			if known, records := a.Stats().Users, a.Records(); known != records {
+			inProgress := 0
+			for _, name := range names {
+				inProgress += a.InProgress(name)
+			}
+			if got := a.Stats().InProgress; got != inProgress {
+				t.Fatalf("in progress of all = %d, want %d", got, inProgress)
+			}
+			if known, records := a.Stats().Users+a.Stats().Resting, a.Records(); known != records {
 				t.Fatalf("%d users are known, and %d records hear of what concerns everybody", known, records)
 			}
 		}

@@ -13,14 +13,10 @@ func (a *Agent) Held(name string) int {
 // Bound is how many requests of a user may be in progress on this instance, as far as the
 // agent knows, places that are not in use included.
 func (a *Agent) Bound(name string) int {
-	if u := a.known(name); u != nil {
+	if u := a.remembered(name); u != nil {
 		return u.upperBound()
 	}
-	p, parked := a.parked.placesOf(name)
-	if !parked {
-		p = a.byDefault.placesOf(name)
-	}
-	return p.inside + p.former
+	return 0
 }
 
 // Recall has HAProxy's places of a user withdrawn, as when the user is hot.
@@ -36,13 +32,17 @@ func (a *Agent) Recall(at time.Time, name string) {
 var Divide = shares
 
 // CatchUp has everybody hear of what concerns them all.
-func (a *Agent) CatchUp() { a.catchUp() }
+func (a *Agent) CatchUp() {
+	for a.changes.Behind() {
+		a.advanceChanges()
+	}
+}
 
 // CatchUpAtOnce bounds how many hear of it in one call.
 const CatchUpAtOnce = catchUpAtOnce
 
 // CatchingUp reports whether anybody has not heard of all that concerns everybody.
-func (a *Agent) CatchingUp() bool { return a.catchingUp() }
+func (a *Agent) CatchingUp() bool { return a.changes.Behind() }
 
 // LookAtAll has the next Tick look at all users.
 func (w *Watch) LookAtAll() {

@@ -35,11 +35,7 @@ func (a *Agent) Lendable(at time.Time, name string) bool {
 		return false
 	}
 	n := a.lendable(u)
-	if a.byDefault.undenied[name] || a.byDefault.mayHavePlaces(name) && n < a.byDefault.places {
-		// HAProxy may forget them, and give as many as it gives all.
-		return false
-	}
-	return n > 0 && u.progress.totalAsked() <= max(1, n/2) && a.parked.users < a.config.MaxUsers
+	return n > 0 && u.progress.totalAsked() <= max(1, n/2) && len(a.users) <= max(1, a.config.MaxUsers/2)
 }
 
 // lendable is how many places could be lent now.

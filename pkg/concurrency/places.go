@@ -42,16 +42,11 @@ type places struct {
 	former     int   // an upper bound of those in progress by the places of HAProxies that were replaced
 	natives    int   // requests that HAProxy admitted by itself, as last told
 	lentAt     int64 // when HAProxy was last given places
-	parkedAt   int64 // when the user was last known, or seen to use places; only of parked users
 	sentAt     int64 // when the withdrawal was first asked for, while withdrawing
 	sendAt     int64 // when it is asked for the next time
 	sendGap    int64 // from then to the time after
 	endedAt    int64 // when a withdrawal was first answered
-	denyAt     int64 // when HAProxy is to be told again that there are none, which it might give by default
 }
-
-// shownInProgress is how many requests are in progress of a user of whom only this is known.
-func (p places) shownInProgress() int { return min(p.natives, p.inside) + p.former }
 
 // replaced is what is known of places when their HAProxy has been replaced: nobody sees
 // the end of what they admitted.
@@ -87,7 +82,7 @@ func (a *Agent) standingOf(u *user, process int64, p Places, now int64) standing
 	switch u.places.phase {
 	case placesLent:
 		if p.Places > u.places.inside {
-			// They were lent by another agent, or are more by default than they were.
+			// They were lent by another agent.
 			break
 		}
 		if p.Here <= u.places.inside {
@@ -128,9 +123,7 @@ func (a *Agent) standWithout(u *user, now int64) {
 	if u.places.phase != placesLent {
 		return
 	}
-	// It may be about to have what all users have by default: then they are taken back only
-	// where nobody else has a slot.
-	idle := now-u.places.lentAt >= int64(applySpan) && !a.byDefault.mayHavePlaces(u.name)
+	idle := now-u.places.lentAt >= int64(applySpan)
 	if idle || a.alone() && a.freeHere(u) <= 0 {
 		a.recall(u, now)
 	}
@@ -167,63 +160,56 @@ func (a *Agent) adoptPlaces(u *user, p Places, now int64) {
 // Natives says how many requests in progress HAProxy has admitted by itself. It is for
 // what people and polygen see: that the number is of some time ago does no harm.
 func (a *Agent) Natives(at time.Time, name string, n int) {
-	u := a.known(name)
-	if p, ok := a.parked.placesOf(name); ok {
-		p.natives = max(0, n)
-		if a.byDefault.mayHavePlaces(name) && p.unused(a.byDefault.places) {
-			p = places{} // all users have the same
-		}
-		a.setParked(name, p)
+	u := a.remembered(name)
+	if u == nil || u.places.phase == placesNone {
+		// Without places, what was read is over.
 		return
 	}
-	// Without places, what was read is over.
-	if u != nil && u.places.phase != placesNone {
-		u.places.natives = max(0, n)
-		a.review(u, a.coreTime(at))
+	u.places.natives = max(0, n)
+	if u.resting != nil {
+		a.show(u)
 		return
 	}
-	if p := a.byDefault.placesOf(name); n > 0 && p.phase == placesLent && u == nil && a.parked.users < a.config.MaxUsers {
-		p.natives = n
-		a.parkInUse(name, p, a.coreTime(at))
-	}
-}
-
-// setParked keeps of a user who is not known any more what is known of the places, if that is
-// anything.
-func (a *Agent) setParked(name string, p places) {
-	before, _ := a.parked.placesOf(name)
-	// Those of known users review counts.
-	a.inProgress += p.shownInProgress() - before.shownInProgress()
-	a.parked.put(name, p)
+	a.review(u, a.coreTime(at))
 }
 
 // tellPlaces has everybody hear of a change that may leave HAProxy with more places than it may have by
-// now. Whoever has more is known again.
+// now. Users at rest who have more are woken.
 func (a *Agent) tellPlaces(change func(*user), quotaOf func(user string) quota) {
 	instances := a.instances
-	a.tellEverybody(change, func(part *parkedPart, name string, p places) {
-		if p.inside > quotaOf(name).allowance(instances) {
-			part.wanted = append(part.wanted, name)
+	a.tellEverybody(func(u *user) {
+		switch {
+		case u.resting == nil:
+			change(u)
+		case u.places.inside > quotaOf(u.name).allowance(instances):
+			a.wakeUnasked(u, a.now)
+			a.recall(u, a.now)
+			a.review(u, a.now)
 		}
 	})
 }
 
 // findUser returns a user of whom something is known, places included.
 func (a *Agent) findUser(name string, now int64) *user {
-	if u := a.known(name); u != nil {
-		return u
+	u := a.remembered(name)
+	if u != nil && u.resting != nil {
+		a.wakeUnasked(u, now)
 	}
-	if a.parked.has(name) {
-		return a.addUnasked(name, now)
-	}
-	return nil
+	return u
+}
+
+// wakeUnasked wakes a user of whom no request has come.
+func (a *Agent) wakeUnasked(u *user, now int64) {
+	limit := a.quotaOf(u.name).limit
+	a.wake(u, limit, now)
+	a.setLimit(u, limit, a.instances, now)
 }
 
 // addUnasked makes a user of whom no request has come, or nil if they are not limited or too
 // many are known.
 func (a *Agent) addUnasked(name string, now int64) *user {
 	q := a.quotaOf(name)
-	if q.unlimited && !a.parked.has(name) {
+	if q.unlimited {
 		return nil
 	}
 	return a.findOrAddUser(name, q.limit, Count{}, now)

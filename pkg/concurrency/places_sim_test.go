@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/concurrency"
-	"github.com/sluice-qos/sluice/pkg/credit"
 )
 
 // A haproxy is one simulated process: what its tables say of the user.
@@ -14,12 +13,7 @@ type haproxy struct {
 	table   concurrency.Count // the table of requests that the agent admitted
 	pushing bool
 
-	// What each user has by default.
-	byDefault int
-	from0     time.Time // when it begins
-
 	// The table of credit.
-	entry    bool // there is one: who has none may be given places by default
 	outdated bool // it is of another generation, so that nothing in it is in force
 	credited bool
 	places   int
@@ -30,8 +24,6 @@ type haproxy struct {
 	stopping bool      // a reload has put another process in its place,
 	stopped  time.Time // then
 	dead     bool
-
-	over time.Time // when nothing of the generation before is in force any more
 }
 
 // A request is one on its way through a HAProxy.
@@ -105,14 +97,6 @@ func (c *cluster) request(a *agent, answer func(*request, concurrency.Verdict)) 
 			step()
 		})
 	}
-	if !h.entry && h.byDefault > 0 && !h.stopping && !c.Now.Before(h.from0) {
-		h.entry, h.credited, h.outdated, h.places, h.from = true, true, false, h.byDefault, c.Now
-		if c.faults && c.Rand.IntN(10) == 0 { // another request is about to write it
-			r.track()
-			then(ask)
-			return
-		}
-	}
 	r.lent = h.credited
 	then(func() {
 		if r.lent {
@@ -184,7 +168,7 @@ func (c *cluster) write(r *request) {
 			return
 		}
 		h.places, h.from, h.credited = r.grant, c.Now.Truncate(time.Second).Add(time.Second), true
-		h.entry, h.outdated = true, false
+		h.outdated = false
 	}
 }
 
@@ -222,7 +206,7 @@ func (c *cluster) takeBack(a *agent) {
 		if h != a.session || h.dead {
 			return // the new process is told
 		}
-		h.credited, h.entry, h.taken = false, true, second
+		h.credited, h.taken = false, second
 		rest := h.counted
 		c.After(c.runtime(), func() {
 			if h == a.session {
@@ -302,49 +286,24 @@ func (c *cluster) maintain(a *agent) {
 		}
 	}
 	each(c.rates, func() { c.withdraw(a) })
-	if c.byDefault {
+	if c.faults {
 		each(time.Second, func() { a.forgetEntry() })
-		each(c.change, func() { c.changes(a) })
-		var offer func()
-		offer = func() {
-			c.offer(a)
-			c.After(100*time.Millisecond, offer)
-		}
-		c.After(0, offer)
 	}
+	each(c.change, func() { c.changes(a) })
 	each(c.reload, func() { c.reloads(a) })
 	each(c.restart, func() { c.restarts(a) })
 }
 
-// offer is what the daemon does so that HAProxy gives places by default.
-func (c *cluster) offer(a *agent) {
-	h, n := a.session, credit.DefaultPlaces(c.limit, len(c.agents))
-	process := a.core.DefaultOver()
-	switch {
-	case process != 0 && process == h.process && c.Now.After(h.over):
-		a.core.InUse(c.Now, "u", h.counted)
-		a.core.DefaultEnded()
-	case n > 0 && a.core.CanBeginDefault(c.Now, h.process):
-		a.core.BeginDefault(c.Now, h.process, n, func(user string) bool { return user == "u" })
-	case h.byDefault == 0 && a.core.DefaultDenied() && !c.Now.Before(h.over):
-		h.byDefault, h.from0 = n, c.Now
-	}
-	c.pump(a)
-}
-
 // changes is another generation of credit: what is in force of the one before ends with the second.
 func (c *cluster) changes(a *agent) {
-	a.core.EndDefault()
 	h := a.session
-	h.over = c.Now.Add(1200 * time.Millisecond)
-	c.After(time.Duration(c.Rand.IntN(1000))*time.Millisecond, func() { h.byDefault, h.outdated = 0, h.entry })
+	c.After(time.Duration(c.Rand.IntN(1000))*time.Millisecond, func() { h.outdated = h.credited })
 }
 
-// forgetEntry has HAProxy forget who has not been there for long, but not so soon that it was told
-// to give them none.
+// forgetEntry has HAProxy forget a user without requests, as when its table is full.
 func (a *agent) forgetEntry() {
-	if h := a.haproxy; h.counted == 0 && h.credited {
-		h.entry, h.credited = false, false
+	if h := a.haproxy; h.counted == 0 {
+		h.credited = false
 	}
 }
 

@@ -593,8 +593,8 @@ func TestPlacesOfABlockedUser(t *testing.T) {
 	}
 }
 
-// park has the agent forget all of a user but the places.
-func (r *rig) park(at int) {
+// rest has the agent forget all of a user but the places.
+func (r *rig) rest(at int) {
 	r.t.Helper()
 	r.Progress(ms(at), "u", 10, count{Tracked: 1})
 	r.pass(at, at+2500)
@@ -607,7 +607,7 @@ func (r *rig) park(at int) {
 // TestPlacesWhenHAProxyChanges has the process that was given places end, or be replaced,
 // whether the agent knows anything else of the user or not.
 func TestPlacesWhenHAProxyChanges(t *testing.T) {
-	for _, parked := range []bool{false, true} {
+	for _, resting := range []bool{false, true} {
 		for _, tt := range []struct {
 			name string
 			do   func(*rig)
@@ -631,13 +631,13 @@ func TestPlacesWhenHAProxyChanges(t *testing.T) {
 				r.Withdrawn(ms(3000), "u", 0) // who says so?
 			}, 5, true},
 		} {
-			t.Run(fmt.Sprintf("%s/parked %v", tt.name, parked), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/at rest %v", tt.name, resting), func(t *testing.T) {
 				limit := 10
 				r := newCreditRig(t, 1, &limit)
 				r.Start(ms(0), "u", 10, count{Process: 1}, places{})
 				r.Lend(ms(0), "u")
-				if parked {
-					r.park(100)
+				if resting {
+					r.rest(100)
 				}
 				tt.do(r)
 				r.bound("afterwards", tt.want)
@@ -653,7 +653,7 @@ func TestPlacesWhenHAProxyChanges(t *testing.T) {
 // TestPlacesWhenTheLimitsChange has the limit of a user whose HAProxy has 5 places change,
 // or the number of instances.
 func TestPlacesWhenTheLimitsChange(t *testing.T) {
-	for _, parked := range []bool{false, true} {
+	for _, resting := range []bool{false, true} {
 		for _, tt := range []struct {
 			name string
 			do   func(r *rig, limit *int)
@@ -670,14 +670,14 @@ func TestPlacesWhenTheLimitsChange(t *testing.T) {
 				r.Cluster(ms(3000), 2, 0)
 			}, nil},
 		} {
-			t.Run(fmt.Sprintf("%s/parked %v", tt.name, parked), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/at rest %v", tt.name, resting), func(t *testing.T) {
 				limit := 10
 				r := newCreditRig(t, 1, &limit)
 				r.start(0, 1)
 				r.Lend(ms(0), "u")
 				r.Progress(ms(1), "u", 10, count{Tracked: 1, Active: 1})
-				if parked {
-					r.park(100)
+				if resting {
+					r.rest(100)
 				}
 				tt.do(r, &limit)
 				r.Limits(ms(3000), func(string) int { return limit })
@@ -696,7 +696,7 @@ func TestPlacesNoLongerAlone(t *testing.T) {
 		r := newCreditRig(t, 1, &limit)
 		r.start(0, 1)
 		r.Lend(ms(0), "u")
-		r.park(100)
+		r.rest(100)
 		r.Cluster(ms(3000), 2, 0)
 		if rest >= 0 {
 			r.Withdrawn(ms(3050), "u", rest)
@@ -725,9 +725,9 @@ func TestNatives(t *testing.T) {
 	}
 	r.Natives(ms(0), "u", 9)
 	r.inProgress("no more than the places", 5)
-	r.park(100)
+	r.rest(100)
 	r.Natives(ms(3000), "u", 4)
-	r.inProgress("parked", 4)
+	r.inProgress("at rest", 4)
 	if got := r.Stats().InProgress; got != 4 {
 		t.Errorf("in progress of all = %d, want 4", got)
 	}
@@ -739,9 +739,9 @@ func TestNatives(t *testing.T) {
 	}
 }
 
-// TestPlacesOfTooMany has as many users' places remembered as users may be known.
+// TestPlacesOfTooMany lends places only while half of the users are known that may be.
 func TestPlacesOfTooMany(t *testing.T) {
-	r := newRigOf(t, 1, concurrency.Config{MaxUsers: 2, Lookup: func(string) (int, bool) { return 10, true }})
+	r := newRigOf(t, 1, concurrency.Config{MaxUsers: 4, Lookup: func(string) (int, bool) { return 10, true }})
 	for i, want := range []int{5, 5, 0} {
 		at, name := 5000*i, fmt.Sprint("u", i)
 		r.Start(ms(at), name, 10, count{}, places{})
@@ -762,12 +762,12 @@ func TestPlacesOfTooMany(t *testing.T) {
 func TestPlacesOfAClockSetBack(t *testing.T) {
 	limit := 10
 	const back = 3_600_000
-	for _, parked := range []bool{false, true} {
+	for _, resting := range []bool{false, true} {
 		r := newCreditRig(t, 1, &limit)
 		r.start(0, 1)
 		r.Lend(ms(0), "u")
-		if parked {
-			r.park(100)
+		if resting {
+			r.rest(100)
 		}
 		r.Tick(ms(4000 - back))
 		r.Recall(ms(4100-back), "u")

@@ -102,7 +102,7 @@ func (a *Agent) Draining() bool { return a.drainUntil > 0 }
 // Restarted says that HAProxy has ended, and with it everything in progress but
 // what one that has started since was asked about.
 func (a *Agent) Restarted(at time.Time) {
-	a.takeOver(a.coreTime(at), false)
+	a.takeOver(a.coreTime(at))
 	a.drained()
 }
 
@@ -110,7 +110,7 @@ func (a *Agent) Restarted(at time.Time) {
 // reload. What was in progress goes on, and nobody tells of its end: it counts
 // until Drained, or until it must be over.
 func (a *Agent) Replaced(at time.Time) {
-	a.takeOver(a.coreTime(at), true)
+	a.takeOver(a.coreTime(at))
 	a.drainUntil = a.now + int64(a.config.DrainFor)
 }
 
@@ -120,38 +120,34 @@ func (a *Agent) Drained(at time.Time) {
 	a.drained()
 }
 
-// takeOver is for a session that is with another process, beside which the one before it
-// goes on or not.
-func (a *Agent) takeOver(now int64, former bool) {
+// takeOver is for a session that is with another process.
+func (a *Agent) takeOver(now int64) {
 	// Questions of the old process may still come in.
 	a.ignoreUntil = now + int64(ignoreSpan)
 	a.succeed(now)
-	a.replaceDefault(former)
 	a.tellEverybody(func(u *user) {
+		if u.resting != nil {
+			u.places = u.places.replaced()
+			a.show(u)
+			return
+		}
 		u.replaceProcess()
-		// The session is with the process that has the places.
-		if a.byDefault.mayHavePlaces(u.name) {
-			u.places.phase, u.places.inside = placesLent, a.byDefault.places
-		}
 		a.review(u, a.now)
-	}, func(_ *parkedPart, name string, p places) {
-		p = p.replaced()
-		if a.byDefault.mayHavePlaces(name) {
-			p.phase, p.inside, p.parkedAt = placesLent, a.byDefault.places, now
-		}
-		a.setParked(name, p)
 	})
 }
 
 // drained forgets what was in progress on processes that were replaced, or have ended.
 func (a *Agent) drained() {
 	a.drainUntil = 0
-	a.byDefault.former, a.byDefault.formerOf = 0, nil
 	a.tellEverybody(func(u *user) {
 		u.progress.draining, u.places.former = 0, 0
-		a.review(u, a.now)
-	}, func(_ *parkedPart, name string, p places) {
-		p.former = 0
-		a.setParked(name, p)
+		switch {
+		case u.resting == nil:
+			a.review(u, a.now)
+		case u.places.phase == placesNone:
+			a.drop(u)
+		default:
+			a.show(u)
+		}
 	})
 }

@@ -167,5 +167,5 @@ func (a *Agent) Synced(at, since time.Time) {
 			p.ended = p.tracked
 			a.review(u, a.now)
 		}
-	}, nil)
+	})
 }

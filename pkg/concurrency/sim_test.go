@@ -63,14 +63,12 @@ type scenario struct {
 	young    bool          // the instances have just met
 	moveEach time.Duration // all clients move to the next agent so often
 
-	credit bool // HAProxy may have places
-	// byDefault: it gives users some by itself, and change is how often the generation of credit does.
-	byDefault bool
-	change    time.Duration
-	faults    bool          // questions and withdrawals take long, and get lost
-	reload    time.Duration // each HAProxy is reloaded so often; 0: never
-	restart   time.Duration // or restarted
-	rates     time.Duration // credit is withdrawn so often, and often just given, because of rates; 0: never
+	credit  bool          // HAProxy may have places
+	change  time.Duration // the generation of credit changes so often; 0: never
+	faults  bool          // questions and withdrawals take long, and get lost
+	reload  time.Duration // each HAProxy is reloaded so often; 0: never
+	restart time.Duration // or restarted
+	rates   time.Duration // credit is withdrawn so often, and often just given, because of rates; 0: never
 }
 
 // work like the acceptance test's: 0.15 to 2.85 s.

@@ -37,7 +37,7 @@ func (a *Agent) IdleFor(at time.Time, most time.Duration) time.Duration {
 
 // workDue is the first time at which Tick or Collect may have something to do.
 func (a *Agent) workDue() int64 {
-	if len(a.urgent) > 0 || len(a.flush) > 0 || a.catchingUp() {
+	if len(a.urgent) > 0 || len(a.flush) > 0 || a.changes.Behind() {
 		return 0
 	}
 	due := int64(agenda.Never)
@@ -58,11 +58,11 @@ func (a *Agent) Tick(at time.Time) {
 	}
 	a.advanceChanges()
 	a.agenda.Take(now, func(u *user) {
-		if a.users[u.name] != u {
+		a.changes.CatchUp(u)
+		if a.users[u.name] != u || u.resting != nil {
 			// It was forgotten, and is perhaps known again as another record.
 			return
 		}
-		a.changes.CatchUp(u)
 		u.progress.expire(now)
 		u.settle()
 		u.peaks.record(now, u.upperBound())

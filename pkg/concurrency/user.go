@@ -1,6 +1,8 @@
 package concurrency
 
 import (
+	"container/list"
+
 	"github.com/sluice-qos/sluice/pkg/internal/agenda"
 	"github.com/sluice-qos/sluice/pkg/internal/changes"
 )
@@ -25,6 +27,9 @@ type user struct {
 	notice   notice   // what the pool and polygen were last told
 	refusal  refusal  // whether HAProxy refuses the user by itself
 
+	resting *list.Element // of Agent.resting; nil: the user is not at rest
+	seenAt  int64         // when the user was put to rest, or last found in HAProxy's table of credit; only at rest
+
 	startedAt int64 // when a request last started
 	asker     int64 // the process that then asked
 	shown     int   // what Agent.inProgress has of the user
@@ -32,17 +37,16 @@ type user struct {
 
 // newUser begins to know a user, whose portion is held unless it may be in doubt.
 func (a *Agent) newUser(name string, limit int, now int64) *user {
-	u := &user{name: name, quota: quota{limit: max(1, limit), creditable: a.quotaOf(name).creditable}}
-	p, parked := a.parked.placesOf(name)
-	if !parked {
-		p = a.byDefault.placesOf(name)
-	}
-	u.places = p
-	a.setParked(name, places{}) // review shows what was shown for them
-	a.holdPortion(u, now)
+	u := &user{name: name}
+	a.begin(u, limit, now)
 	a.users[name] = u
 	a.changes.Add(u)
 	return u
+}
+
+func (a *Agent) begin(u *user, limit int, now int64) {
+	u.quota = quota{limit: max(1, limit), creditable: a.quotaOf(u.name).creditable}
+	a.holdPortion(u, now)
 }
 
 // holdPortion has a user hold what the pool takes for held of whom it has not heard.
@@ -117,8 +121,8 @@ func (u *user) replaceProcess() {
 	u.places = u.places.replaced()
 }
 
-// forget drops a user of whom nothing is worth remembering but places, and reports whether
-// it did.
+// forget drops a user of whom nothing is worth remembering, or puts them to rest if there are places. It reports
+// whether it did.
 func (a *Agent) forget(u *user, now int64) bool {
 	l := &u.lease
 	// Whatever comes begins with the same slots, and the pool has nothing to hear.
@@ -128,16 +132,10 @@ func (a *Agent) forget(u *user, now int64) bool {
 	if now-u.startedAt < int64(forgetSpan) || busy || !asNew || !told {
 		return false
 	}
-	a.inProgress -= u.shown
-	delete(a.users, u.name)
-	a.changes.Remove(u)
-	// Whoever comes is taken for one who has places.
-	delete(a.byDefault.undenied, u.name)
-	// Some bytes instead of a record, and none if all users have the same.
-	asAll := a.byDefault.mayHavePlaces(u.name) && u.places.unused(a.byDefault.places)
-	if (u.places.phase == placesLent || u.places.former > 0) && !asAll {
-		u.places.parkedAt = now
-		a.setParked(u.name, u.places)
+	if u.places.phase == placesNone && u.places.former == 0 {
+		a.drop(u)
+	} else {
+		a.rest(u, now)
 	}
 	return true
 }

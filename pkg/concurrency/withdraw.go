@@ -65,7 +65,6 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 		return
 	}
 	if u.places.phase == placesNone && rest == 0 {
-		a.denied(u, now)
 		return
 	}
 	if p := &u.places; p.phase == placesEnding {
@@ -75,7 +74,6 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 	} else {
 		u.withdrawn(rest, now)
 	}
-	a.denied(u, now)
 	// All of them have ended.
 	if u.places.rest == 0 {
 		u.places.phase = placesNone
