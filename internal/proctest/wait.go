@@ -37,14 +37,10 @@ func Poll(limit time.Duration, check func() error) error {
 const pollEvery = 5 * time.Millisecond
 
 // AwaitHour is the beginning of tests that count in hours, which are those of the clock: it
-// waits for the next one unless a minute of this one is left.
-func AwaitHour() { awaitWindow(time.Hour, time.Minute) }
-
-// AwaitMinute is AwaitHour for tests that count in minutes: they have 30 seconds at least.
-func AwaitMinute() { awaitWindow(time.Minute, 30*time.Second) }
-
-func awaitWindow(window, least time.Duration) {
-	if left := time.Until(time.Now().Truncate(window).Add(window)); left < least {
+// waits for the next one unless two minutes of this one are left.
+func AwaitHour() {
+	const least = 2 * time.Minute
+	if left := time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)); left < least {
 		time.Sleep(left)
 	}
 }

@@ -34,8 +34,9 @@ type Options struct {
 	Polygens  int    // 0 means 1
 	Identify  string // "" means "header:X-User"
 
-	// MaxWait of the agents, and with 10 ms more HAProxy's timeout for a verdict.
-	// 0 means LongWait. Tests of what happens in time set a short one.
+	// MaxWait of the agents. All of the product's time-outs follow it: HAProxy's for a verdict (10 ms more), for a check of the
+	// agent (5 times as long) and for late verdicts (100 times), and the loss of Redis (5 times). 0 means LongWait. Tests of
+	// what happens in time set a short one.
 	MaxWait time.Duration
 
 	// OneName gives all agents the same name, as operators do by mistake.
@@ -79,11 +80,7 @@ type Cluster struct {
 	bin        string
 	options    Options
 	started    time.Time
-	stalls     proctest.Stalls
 }
-
-// LongestStall is for how long the machine stood still at most since the cluster was started.
-func (c *Cluster) LongestStall() time.Duration { return c.stalls.Longest() }
 
 // Settle waits until the agents of several instances may take what their HAProxies do not
 // use of a second: not in the first two seconds after they joined, for an agent that
@@ -155,13 +152,6 @@ func Start(t testing.TB, o Options) *Cluster {
 		in.AwaitReady(t)
 	}
 	c.started = time.Now()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c.stalls.Watch(ctx)
-	}()
-	t.Cleanup(func() { cancel(); <-done })
 	return c
 }
 

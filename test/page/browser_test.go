@@ -6,11 +6,13 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -73,10 +75,10 @@ func newTab(t testing.TB, host string, s size, allowed ...string) *tab {
 			b.shoot("failed-" + strings.ReplaceAll(t.Name(), "/", "-"))
 		}
 		b.mu.Lock()
-		errors, asked := b.errors, b.asked
+		wrong, asked := b.errors, b.asked
 		b.mu.Unlock()
-		for _, e := range errors {
-			if !containsAny(e, allowed) {
+		for _, e := range wrong {
+			if !slices.ContainsFunc(allowed, func(word string) bool { return strings.Contains(e, word) }) {
 				t.Errorf("in the page: %s", e)
 			}
 		}
@@ -96,15 +98,6 @@ func newTab(t testing.TB, host string, s size, allowed ...string) *tab {
 	call(b, runtime.Enable, cdp.Empty{})
 	b.size(s)
 	return b
-}
-
-func containsAny(s string, words []string) bool {
-	for _, w := range words {
-		if strings.Contains(s, w) {
-			return true
-		}
-	}
-	return false
 }
 
 func (b *tab) listen(event any) {
@@ -226,35 +219,12 @@ func (b *tab) press(keys string) {
 // shoot keeps a picture of the window among the test's artifacts.
 func (b *tab) shoot(name string) []byte {
 	b.t.Helper()
-	return b.picture(name, page.CaptureScreenshotParams{})
-}
-
-// shootAll keeps a picture of the whole page.
-func (b *tab) shootAll(name string) []byte {
-	b.t.Helper()
-	all := true
-	return b.picture(name, page.CaptureScreenshotParams{CaptureBeyondViewport: &all})
-}
-
-// shootPart keeps a picture of an element.
-func (b *tab) shootPart(name, selector string) []byte {
-	b.t.Helper()
-	at := eval[[]float64](b, `(() => { const r = document.querySelector(`+quote(selector)+`).getBoundingClientRect(); return [r.x + scrollX, r.y + scrollY, r.width, r.height]; })()`)
-	return b.picture(name, page.CaptureScreenshotParams{Clip: &page.Viewport{X: at[0], Y: at[1], Width: at[2], Height: at[3], Scale: 1}})
-}
-
-func (b *tab) picture(name string, of page.CaptureScreenshotParams) []byte {
-	b.t.Helper()
-	of.Format = page.CaptureScreenshotFormatPng
-	png := call(b, page.CaptureScreenshot, of).Data
+	png := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatPng}).Data
 	dir := os.Getenv("SLUICE_ARTIFACTS")
 	if dir == "" {
 		dir = b.t.ArtifactDir()
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644)); err != nil {
 		b.t.Fatal(err)
 	}
 	return png
@@ -270,10 +240,6 @@ func (b *tab) check(where string) {
 		b.t.Errorf("%s: %s", where, problem)
 	}
 	if wide := eval[int](b, "document.documentElement.scrollWidth - document.documentElement.clientWidth"); wide > 0 {
-		b.t.Errorf("%s: the page is %d px wider than its window: %s", where, wide, eval[string](b, widest))
+		b.t.Errorf("%s: the page is %d px wider than its window", where, wide)
 	}
 }
-
-// widest names the elements that stand out of the window.
-const widest = `Array.from(document.body.querySelectorAll("*")).filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
-	.map((e) => e.tagName + "#" + e.id + "." + e.className).slice(0, 8).join(" ")`

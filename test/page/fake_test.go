@@ -3,6 +3,7 @@ package page
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -123,30 +124,17 @@ func (f *fake) allowed(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-func (f *fake) serveLive(w http.ResponseWriter, r *http.Request) {
+// serveStream sends what next returns, now and after each change.
+func (f *fake) serveStream(w http.ResponseWriter, r *http.Request, next func() string) {
 	if !f.allowed(w, r) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	f.mu.Lock()
-	f.open++
-	f.asked = append(f.asked, r.URL.RawQuery)
-	dropped := f.dropped
-	f.mu.Unlock()
-	defer func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.open--
-	}()
 	for {
 		f.mu.Lock()
-		said, err := json.Marshal(f.live)
-		changed := f.changed
+		text, changed, dropped := next(), f.changed, f.dropped
 		f.mu.Unlock()
-		if err != nil {
-			panic(err) // the types can be encoded
-		}
-		fmt.Fprintf(w, ": a comment\r\nevent: live\r\ndata: %s\r\n\r\n", said)
+		_, _ = io.WriteString(w, text)
 		_ = http.NewResponseController(w).Flush()
 		select {
 		case <-changed:
@@ -158,32 +146,38 @@ func (f *fake) serveLive(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (f *fake) servePolicies(w http.ResponseWriter, r *http.Request) {
-	if !f.allowed(w, r) {
-		return
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	for sent := 0; ; {
+func (f *fake) serveLive(w http.ResponseWriter, r *http.Request) {
+	count := func(by int) {
 		f.mu.Lock()
-		rest, changed, dropped := f.policies[min(sent, len(f.policies)):], f.changed, f.dropped
-		f.mu.Unlock()
-		for _, e := range rest {
-			said, err := json.Marshal(e)
-			if err != nil {
-				panic(err) // the types can be encoded
-			}
-			fmt.Fprintf(w, "event: %s\ndata: %s\n\n", e.Kind, said)
-			sent++
-		}
-		_ = http.NewResponseController(w).Flush()
-		select {
-		case <-changed:
-		case <-dropped:
-			return
-		case <-r.Context().Done():
-			return
+		defer f.mu.Unlock()
+		f.open += by
+		if by > 0 {
+			f.asked = append(f.asked, r.URL.RawQuery)
 		}
 	}
+	if f.allowed(httptest.NewRecorder(), r) {
+		count(1)
+		defer count(-1)
+	}
+	f.serveStream(w, r, func() string { return ": a comment\r\nevent: live\r\ndata: " + encode(f.live) + "\r\n\r\n" })
+}
+
+func (f *fake) servePolicies(w http.ResponseWriter, r *http.Request) {
+	sent := 0
+	f.serveStream(w, r, func() (text string) {
+		for ; sent < len(f.policies); sent++ {
+			text += fmt.Sprintf("event: %s\ndata: %s\n\n", f.policies[sent].Kind, encode(f.policies[sent]))
+		}
+		return text
+	})
+}
+
+func encode(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // the types can be encoded
+	}
+	return string(text)
 }
 
 // quiet is a cluster in which nobody is limited.
