@@ -184,5 +184,5 @@ func caller(r *http.Request) string {
 	if name, ok := r.Context().Value(callerKey{}).(string); ok {
 		return name
 	}
-	return anonymous
+	return secretfile.Anonymous
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sluice-qos/sluice/internal/secretfile"
 	"github.com/sluice-qos/sluice/internal/testcert"
 )
 
@@ -312,47 +313,6 @@ func TestReadersAreWarnedOf(t *testing.T) {
 	}
 }
 
-func TestParseTokens(t *testing.T) {
-	const form = "a token has a-z, A-Z, 0-9, . _ ~ + / and -, and = at its end"
-	const name = "a name has 1 to 32 of a-z, A-Z, 0-9, . _ @ and -, and is not anonymous"
-	for _, tt := range []struct {
-		name, file string
-		want       []secret
-		err        string
-	}{
-		{"a token", annsToken, []secret{{"token", annsToken}}, ""},
-		{"names, comments and blanks", "# who\n\n  ann\t" + annsToken + " \r\nbob " + bobsToken + "\n", []secret{{"ann", annsToken}, {"bob", bobsToken}}, ""},
-		{"two tokens of one name", "ann " + annsToken + "\nann " + bobsToken, []secret{{"ann", annsToken}, {"ann", bobsToken}}, ""},
-		{"of 16 characters", "0123456789abc/==", []secret{{"token", "0123456789abc/=="}}, ""},
-		{"of 15", "# short\n0123456789abcde", nil, "line 2: a token of 15 characters: want 16 to 1024, such as from: openssl rand -hex 32"},
-		{"too long", strings.Repeat("x", 1025), nil, "line 1: a token of 1025 characters: want 16 to 1024, such as from: openssl rand -hex 32"},
-		{"a letter that no header has", "0123456789abcdef\x00", nil, "line 1: " + form},
-		{"= within", "01234567=9abcdefg", nil, "line 1: " + form},
-		{"three words", "ann " + annsToken + " # ann's", nil, "line 1: want NAME TOKEN, or TOKEN"},
-		{"the token first", strings.Repeat("0", 33) + " " + annsToken, nil, "line 1: " + name},
-		{"a name that means nobody", "anonymous " + annsToken, nil, "line 1: " + name},
-		{"the same twice", "ann " + annsToken + "\n\nbob " + annsToken, nil, "line 3: the token of line 1 again"},
-		{"none", "", nil, "it holds no token"},
-		{"comments alone", "#" + annsToken, nil, "it holds no token"},
-		{"too many", manyTokens(101), nil, "line 101: more than 100 tokens"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := parseTokens([]byte(tt.file))
-			if !reflect.DeepEqual(got, tt.want) || err == nil != (tt.err == "") || err != nil && err.Error() != tt.err {
-				t.Errorf("parseTokens(%.60q) = %v, %v, want %v, %s", tt.file, got, err, tt.want, tt.err)
-			}
-		})
-	}
-}
-
-func manyTokens(n int) string {
-	var b strings.Builder
-	for i := range n {
-		fmt.Fprintf(&b, "%016d\n", i)
-	}
-	return b.String()
-}
-
 // Every token that is read is good, and its owner is its name; an error tells nothing
 // of what the file holds.
 func FuzzTokens(f *testing.F) {
@@ -360,11 +320,11 @@ func FuzzTokens(f *testing.F) {
 	f.Add("ann\x00 " + annsToken)
 	f.Add("\xff")
 	f.Fuzz(func(t *testing.T, file string) {
-		all, err := parseTokens([]byte(file))
+		all, err := secretfile.ParseTokens([]byte(file))
 		if err != nil {
 			for _, word := range strings.Fields(file) {
-				if len(word) >= minToken && strings.Contains(err.Error(), word) {
-					t.Errorf("parseTokens(%q) = %v, which tells %q", file, err, word)
+				if len(word) >= 16 && strings.Contains(err.Error(), word) {
+					t.Errorf("ParseTokens(%q) = %v, which tells %q", file, err, word)
 				}
 			}
 			return
@@ -375,10 +335,10 @@ func FuzzTokens(f *testing.F) {
 		}
 		for _, s := range all {
 			r := httptest.NewRequest("GET", "/", nil)
-			r.Header.Set("Authorization", "Bearer "+s.token)
+			r.Header.Set("Authorization", "Bearer "+s.Token)
 			token, _ := bearer(r)
-			if name, ok := digests.ownerOf(token); name != s.name || !ok {
-				t.Errorf("owner(%q) = %q, %v, want %q", token, name, ok, s.name)
+			if name, ok := digests.ownerOf(token); name != s.Name || !ok {
+				t.Errorf("owner(%q) = %q, %v, want %q", token, name, ok, s.Name)
 			}
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/secretfile"
 )
 
 // tool does what it is told, and remembers it.
@@ -191,7 +192,7 @@ func TestHandErrors(t *testing.T) {
 // An operator is named by the token, and by where they came from.
 func TestBy(t *testing.T) {
 	r := httptest.NewRequest("PUT", "/", nil)
-	if got, want := operatorOf(r), anonymous+" from 192.0.2.1"; got != want {
+	if got, want := operatorOf(r), secretfile.Anonymous+" from 192.0.2.1"; got != want {
 		t.Errorf("by() = %q, want %q", got, want)
 	}
 	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, "ops"))

@@ -13,8 +13,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/listen"
+	"github.com/sluice-qos/sluice/internal/secretfile"
 	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
@@ -66,7 +66,7 @@ func (a *Client) request(ctx context.Context, method, path string, body io.Reade
 	if req.URL.Scheme != "https" && !listen.Loopback(req.URL.Hostname()) {
 		return nil, fmt.Errorf("a token is not sent to %s unencrypted: use https://%s with %s", a.address, req.URL.Host, a.flags.Address)
 	}
-	token, err := admin.ReadToken(a.access.TokenFile)
+	token, err := secretfile.ReadToken(a.access.TokenFile)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.flags.TokenFile, err)
 	}
