@@ -16,10 +16,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 // TestMain makes this test binary stand for the command: scripts, and tests
@@ -130,33 +128,6 @@ func TestLeadsAndReloads(t *testing.T) {
 	}
 }
 
-// Without a name each polygen gets one of its own, so that one of two leads.
-func TestNamesDiffer(t *testing.T) {
-	t.Parallel()
-	_, redis := proctest.Redis(t)
-	_, one, _ := start(t, redis)
-	_, two, _ := start(t, redis)
-	proctest.Eventually(t, "one of two leads", func() error {
-		leaders := 0
-		for _, admin := range []string{one, two} {
-			status, body, err := ask("GET", admin, "/-/ready")
-			if err != nil || status != 200 {
-				return fmt.Errorf("GET /-/ready = %d %q, %w", status, body, err)
-			}
-			if _, body, err = ask("GET", admin, "/metrics"); err != nil {
-				return err
-			}
-			if strings.Contains(body, "\nsluice_polygen_leading 1\n") {
-				leaders++
-			}
-		}
-		if leaders != 1 {
-			return fmt.Errorf("%d lead", leaders)
-		}
-		return nil
-	})
-}
-
 // In containers two polygens may have one host name and be process 1 both: here they are
 // one process.
 func TestNamesOfOneProcessDiffer(t *testing.T) {
@@ -200,78 +171,6 @@ func TestNamesOfOneProcessDiffer(t *testing.T) {
 	}
 	if names[0] == names[1] || leaders != 1 {
 		t.Errorf("%d of %q lead, want one of two names", leaders, names)
-	}
-}
-
-// What instances report is told to who asks, by the leader and by the follower.
-func TestAnswersQuestions(t *testing.T) {
-	t.Parallel()
-	_, redis := proctest.Redis(t)
-	_, one, limits := start(t, redis)
-	_, two, _ := start(t, redis)
-	b, err := bus.Open(bus.Options{Addresses: []string{redis}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	get := func(admin, path string, answer any) error {
-		status, body, err := ask("GET", admin, path)
-		if err != nil || status != 200 {
-			return fmt.Errorf("GET %s = %d %s, %w", path, status, body, err)
-		}
-		return json.Unmarshal([]byte(body), answer)
-	}
-	const user = "a/b\xff"
-	for _, admin := range []string{one, two} {
-		proctest.Eventually(t, "a throttled user is explained", func() error {
-			r, err := b.Register(t.Context(), "edge-1", "old", "")
-			if err != nil {
-				return err
-			}
-			if _, err := b.Take(t.Context(), "edge-1", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: user}, WindowStart: r.Now.Unix(), Limit: 10, Debt: 12}}); err != nil {
-				return err
-			}
-			var u api.User
-			if err := get(admin, api.Path(user, ""), &u); err != nil {
-				return err
-			}
-			if u.Tier != "free" || u.Known || len(u.Decisions) == 0 || u.Decisions[0].Kind != api.Throttle || u.Limits[0].Max != 10 || u.Limits[0].Origin.Line != 3 {
-				return fmt.Errorf("it says %+v", u)
-			}
-			var users api.Users
-			if err := get(admin, "/api/v1/users?sort=recent&n=1", &users); err != nil || len(users.Users) != 1 || users.Users[0].Href != u.Href {
-				return fmt.Errorf("the list is %+v, %w", users, err)
-			}
-			var unknown api.UnknownUsers
-			if err := get(admin, "/api/v1/unknown-users", &unknown); err != nil || len(unknown.Users) != 1 {
-				return fmt.Errorf("unknown users are %+v, %w", unknown, err)
-			}
-			var instances api.Instances
-			if err := get(admin, "/api/v1/instances", &instances); err != nil {
-				return err
-			}
-			if i := instances.Instances; len(i) != 1 || i[0].Name != "edge-1" || i[0].Version != "old" || i[0].Current || i[0].Behind == 0 {
-				return fmt.Errorf("instances are %+v", i)
-			}
-			return nil
-		})
-	}
-	proctest.Eventually(t, "one of them says that it leads", func() error {
-		var first, second api.User
-		if err := errors.Join(get(one, api.Path(user, ""), &first), get(two, api.Path(user, ""), &second)); err != nil {
-			return err
-		}
-		if first.Leading == second.Leading {
-			return fmt.Errorf("leading: %v and %v", first.Leading, second.Leading)
-		}
-		return nil
-	})
-	if err := os.Remove(limits); err != nil { // what it has stays in force, also for answers
-		t.Fatal(err)
-	}
-	var u api.User
-	if err := get(one, api.Path("alice", ""), &u); err != nil || u.Limits[0].Origin == nil {
-		t.Errorf("without its file it says %+v, %v", u, err)
 	}
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
 // told answers every question about a user with the same.
@@ -226,49 +224,4 @@ func TestExplainAsksSomethingElse(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Everything for real: a user who asks for too much sees so.
-func TestExplainUp(t *testing.T) {
-	t.Parallel()
-	listen := proctest.FreeAddr(t)
-	u := startUp(t, "--listen", listen)
-	u.awaitReady(t)
-	proctest.Eventually(t, "the refusal is explained", func() error {
-		for range 30 {
-			req, err := http.NewRequest("GET", "http://"+listen+"/bytes/1", nil)
-			if err != nil {
-				return err
-			}
-			req.Header.Set("X-User", "bob")
-			res, err := http.DefaultClient.Do(req)
-			if err != nil {
-				return err
-			}
-			res.Body.Close()
-		}
-		var out, errs bytes.Buffer
-		file := u.limits
-		if code := runCommand([]string{"explain", "bob", "--limits", file, "--admin", u.admin}, &out, &errs); code != 0 {
-			return fmt.Errorf("it ended with %d: %s", code, &errs)
-		}
-		for _, want := range []string{"polygen polygen at " + u.admin + ", leading", "of 10 this second", "throttle  GET", "request-rate"} {
-			if !strings.Contains(out.String(), want) {
-				return fmt.Errorf("no %q in %s", want, &out)
-			}
-		}
-		return nil
-	})
-	proctest.Eventually(t, "polygen lists the instance", func() error {
-		res, err := http.Get("http://" + u.admin + "/api/v1/instances")
-		if err != nil {
-			return err
-		}
-		defer res.Body.Close()
-		var body bytes.Buffer
-		if _, err := body.ReadFrom(res.Body); err != nil || !strings.Contains(body.String(), `"name":"instance-1"`) {
-			return errors.Join(err, fmt.Errorf("GET /api/v1/instances = %s", &body))
-		}
-		return nil
-	})
 }

@@ -2,17 +2,12 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/api/apitest"
-	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
 func TestLimitsOf(t *testing.T) {
@@ -65,75 +60,4 @@ func TestOverrideListIsPrintable(t *testing.T) {
 	if err := apitest.PrintableOnly(out.String()); err != nil {
 		t.Errorf("%v in %s", err, &out)
 	}
-}
-
-// Everything for real: a user who is refused is given more, and then no more.
-func TestOverrideUp(t *testing.T) {
-	t.Parallel()
-	listen := proctest.FreeAddr(t)
-	u := startUp(t, "--listen", listen)
-	u.awaitReady(t)
-	sluice := func(args ...string) (string, error) {
-		var out, errs strings.Builder
-		if code := runCommand(append(args, "--admin", u.admin), &out, &errs); code != 0 {
-			return "", fmt.Errorf("sluice %q ended with %d: %s", args, code, &errs)
-		}
-		return out.String(), nil
-	}
-	refused := func() (n int, err error) {
-		for range 60 { // more than 10 a second, whenever a second begins
-			req, err := http.NewRequest("GET", "http://"+listen+"/bytes/1", nil)
-			if err != nil {
-				return 0, err
-			}
-			req.Header.Set("X-User", "bob")
-			res, err := http.DefaultClient.Do(req)
-			if err != nil {
-				return 0, err
-			}
-			res.Body.Close()
-			if res.StatusCode == http.StatusTooManyRequests {
-				n++
-			}
-		}
-		return n, nil
-	}
-	eventually := func(what string, right func(int) bool) {
-		t.Helper()
-		proctest.Eventually(t, what, func() error {
-			n, err := refused()
-			if err != nil || !right(n) {
-				return errors.Join(err, fmt.Errorf("%d of 60 refused", n))
-			}
-			return nil
-		})
-	}
-	eventually("bob is refused", func(n int) bool { return n > 0 })
-	// Of what is asked once, polygen may have lost Redis for a moment.
-	says := func(right func(string) bool, args ...string) {
-		t.Helper()
-		proctest.Eventually(t, strings.Join(args, " "), func() error {
-			out, err := sluice(args...)
-			if err != nil || !right(out) {
-				return errors.Join(err, fmt.Errorf("it printed %s", out))
-			}
-			return nil
-		})
-	}
-	says(func(string) bool { return true }, "override", "bob", "requests=unlimited", "concurrent=unlimited", "--reason", "a test", "--for", "5m")
-	eventually("bob is not refused", func(n int) bool { return n == 0 })
-	says(func(list string) bool { return strings.Contains(list, "a test") }, "override", "--list")
-	file := u.limits
-	says(func(explained string) bool {
-		return strings.Contains(explained, "override until ") && strings.Contains(explained, `from 127.0.0.1: "a test"`)
-	}, "explain", "bob", "--limits", file)
-	proctest.Eventually(t, "sluice override --remove", func() error {
-		_, err := sluice("override", "--remove", "bob")
-		if err != nil && strings.Contains(err.Error(), api.ErrNoOverride.Error()) {
-			return nil // it was removed, and the answer was lost
-		}
-		return err
-	})
-	eventually("bob is refused again", func(n int) bool { return n > 0 })
-	says(func(out string) bool { return strings.HasPrefix(out, "bob: unblocked: ") }, "unblock", "bob", "--reason", "a test")
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,14 +29,8 @@ type running struct {
 // startUp starts "sluice up" with goodLimits and does not wait for it.
 func startUp(t *testing.T, args ...string) *running {
 	t.Helper()
-	return startUpWith(t, goodLimits, args...)
-}
-
-// startUpWith is startUp with other limits.
-func startUpWith(t *testing.T, content string, args ...string) *running {
-	t.Helper()
 	limits := filepath.Join(t.TempDir(), "limits.yaml")
-	if err := os.WriteFile(limits, []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(limits, []byte(goodLimits), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	admin := proctest.FreeAddr(t)
@@ -235,46 +228,6 @@ func TestUpKilledTakesItsHAProxyAlong(t *testing.T) {
 		}
 		return fmt.Errorf("process %d is still there", children[0])
 	})
-}
-
-func TestUpReloadsOnHangup(t *testing.T) {
-	t.Parallel()
-	u := startUp(t, "--listen", proctest.FreeAddr(t))
-	u.awaitReady(t)
-	reloads := func() string {
-		for line := range strings.Lines(u.get(t, "/metrics")) {
-			if strings.HasPrefix(line, `sluice_limits_reloads_total{instance="polygen",result="unchanged"}`) {
-				return strings.TrimSpace(line[strings.LastIndex(line, " "):])
-			}
-		}
-		return ""
-	}
-	if got := reloads(); got != "0" {
-		t.Fatalf("reloads before = %q, want 0", got)
-	}
-	if err := u.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
-	proctest.Eventually(t, "the limit file is read again", func() error {
-		if got := reloads(); got != "1" {
-			return fmt.Errorf("reloads = %q, want 1", got)
-		}
-		return nil
-	})
-}
-
-func (u *running) get(t *testing.T, path string) string {
-	t.Helper()
-	res, err := http.Get("http://" + u.admin + path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	var b bytes.Buffer
-	if _, err := b.ReadFrom(res.Body); err != nil {
-		t.Fatal(err)
-	}
-	return b.String()
 }
 
 // buffer is a bytes.Buffer for several goroutines.
