@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	gotoken "go/token"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -22,7 +19,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/secretfile"
-	"github.com/sluice-qos/sluice/internal/testcert"
 )
 
 // lines are what is logged.
@@ -242,36 +238,6 @@ func TestRotatedLooksOnceASecond(t *testing.T) {
 	})
 }
 
-// A certificate is looked at for its metrics also when connections last, and needs no
-// token.
-func TestExpiryIsCurrent(t *testing.T) {
-	dir, reg := t.TempDir(), prometheus.NewRegistry()
-	ca := testcert.New(t, dir)
-	first := time.Now().Add(time.Hour)
-	cert, key := ca.Issue(t, dir, first)
-	log := &lines{}
-	g, err := NewGate(Access{Cert: cert, Key: key}, slog.New(slog.NewTextHandler(log, nil)), reg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.certificate.every = 0
-	expires := func(want time.Time) {
-		t.Helper()
-		w := httptest.NewRecorder()
-		Handler(Options{Gatherer: reg, Gate: g}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-		if line := fmt.Sprintf("\nsluice_admin_certificate_expiry_timestamp_seconds %v\n", float64(want.Unix())); w.Code != 200 || !strings.Contains(w.Body.String(), line) {
-			t.Errorf("GET /metrics = %d %s, want %s", w.Code, w.Body, line)
-		}
-	}
-	expires(first)
-	past := time.Now().Add(-time.Hour)
-	ca.Issue(t, dir, past)
-	expires(past)
-	if out := log.String(); strings.Count(out, "the certificate is not valid now") != 1 {
-		t.Errorf("want one line of a certificate that has expired:\n%s", out)
-	}
-}
-
 // A secret that everybody may read is told of, but not one that Kubernetes mounts.
 func TestReadersAreWarnedOf(t *testing.T) {
 	for _, tt := range []struct {
@@ -342,45 +308,6 @@ func FuzzTokens(f *testing.F) {
 			}
 		}
 	})
-}
-
-// How long a comparison takes tells nothing: it compares digests, all of them, by
-// crypto/subtle and by nothing else.
-func TestComparisonTakesItsTime(t *testing.T) {
-	file, err := parser.ParseFile(gotoken.NewFileSet(), "tokens.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	compares := 0
-	for _, d := range file.Decls {
-		fn, ok := d.(*ast.FuncDecl)
-		if !ok || fn.Name.Name != "ownerOf" {
-			continue
-		}
-		ast.Inspect(fn.Body, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.SelectorExpr:
-				if n.Sel.Name == "ConstantTimeCompare" {
-					compares++
-				}
-			case *ast.RangeStmt:
-				ast.Inspect(n.Body, func(n ast.Node) bool {
-					switch n.(type) {
-					case *ast.ReturnStmt, *ast.BranchStmt:
-						t.Error("owner leaves its loop early")
-					}
-					return true
-				})
-			}
-			return true
-		})
-	}
-	if compares != 1 {
-		t.Errorf("ownerOf calls subtle.ConstantTimeCompare %d times, want once", compares)
-	}
-	if f := reflect.TypeFor[digested](); f.NumField() != 2 || f.Field(1).Type.Kind() != reflect.Array {
-		t.Errorf("what is kept of a token is %v, want its owner's name and a digest", f)
-	}
 }
 
 // unauthorized is the answer to who asks without a token, which the document has.

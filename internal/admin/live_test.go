@@ -321,34 +321,3 @@ func TestStreamSendsAllThatWaits(t *testing.T) {
 		t.Errorf("%d bytes, %v, want the %d of 1000 events", len(got), err, want.Len())
 	}
 }
-
-// HTTP/2, which TLS brings about, has streams of the same kind.
-func TestStreamOverHTTP2(t *testing.T) {
-	l, closing := newTap(), make(chan struct{})
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() { l.stopped <- struct{}{} }()
-		usualPace.stream(w, r, l.messages)
-	}))
-	s.EnableHTTP2 = true
-	s.Config.BaseContext = func(net.Listener) context.Context {
-		return context.WithValue(context.Background(), closingKey{}, (<-chan struct{})(closing))
-	}
-	s.StartTLS()
-	defer s.Close()
-	res, err := s.Client().Get(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	body := bufio.NewReader(res.Body)
-	if wantBlock(t, body, ": the stream begins"); res.ProtoMajor != 2 {
-		t.Errorf("%s, want HTTP/2", res.Proto)
-	}
-	l.messages <- &api.Message{Event: "live", Value: 1}
-	wantBlock(t, body, "event: live\ndata: 1")
-	close(closing)
-	if got, err := block(body); got != "" || !errors.Is(err, io.EOF) {
-		t.Errorf("at the server's end: %q, %v, want an end that is meant", got, err)
-	}
-	l.awaitStop(t)
-}

@@ -36,6 +36,8 @@ func TestOtherSites(t *testing.T) {
 		{"a script's question", "GET", "/metrics", from("cross-site", "cors", "empty"), 403},
 		{"a document that is no navigation", "GET", "/metrics", from("cross-site", "cors", "document"), 403},
 		{"no word of where to", "GET", "/metrics", http.Header{"Sec-Fetch-Site": {"cross-site"}, "Sec-Fetch-Mode": {"navigate"}}, 403},
+		{"an address that is typed", "GET", "/metrics", http.Header{"Sec-Fetch-Site": {"none"}}, 200},
+		{"a form that leads here", "POST", "/-/reload", from("cross-site", "navigate", "document"), 403},
 		{"this page", "GET", "/metrics", from("same-origin", "cors", "empty"), 200},
 		{"no browser", "GET", "/metrics", nil, 200},
 		{"a form of a browser that says nothing but its origin", "POST", "/-/reload", origin("http://evil.example"), 403},
