@@ -9,7 +9,7 @@ BIN      := $(CURDIR)/.bin
 LINT     := $(BIN)/golangci-lint
 LINT_VERSION := v2.15.0
 
-# Arguments of `sluice up` for `make run`, such as ARGS="--instances 3".
+# Further arguments of the command that `make run`, `demo`, `chaos`, `soak` and `overload` run, such as ARGS="--instances 3".
 ARGS ?=
 # Run only tests and benchmarks whose names match.
 RUN  ?= .
@@ -86,7 +86,7 @@ test-queues:
 	for module in $(QUEUES); do (cd $$module && $(GO) test -race -short -shuffle=on .); done
 
 test-all: setup ## everything that make test leaves out: other versions, Kubernetes, containers, the page in Chromium, long histories
-	$(MAKE) test-integration
+	$(MAKE) test-integration CLUSTERS=./test/full/...
 	$(MAKE) test-integration HAPROXY=3.0 CLUSTERS='$(ONHAPROXY) ./test/integration'
 	$(MAKE) test-integration HAPROXY=3.2 CLUSTERS='$(ONHAPROXY) ./test/integration'
 	$(MAKE) test-integration REDIS=valkey CLUSTERS='$(ONREDIS) ./test/integration'
@@ -127,16 +127,19 @@ $(APART:%=test-%):
 	@scripts/setup openssl promtool
 	cd deploy/$(@:test-%=%) && GOWORK=off $(GO) test -shuffle=on ./...
 
-# What `make chaos` does: for how long, drawn from what, with which kind of Redis.
-DURATION ?= 20m
+# How long `make chaos`, `make soak` and `make overload` take, what their choices are drawn from (0: a new seed), and with which Redis.
+DURATION ?= $(if $(filter soak,$@),1h,$(if $(filter overload,$@),5m,20m))
 SEED     ?= 0
 STORE    ?= all
-USERS    ?=
 
-chaos: setup ## break a cluster under load for DURATION, as SEED says, on Redis STORE=single, sentinel, cluster or all in turn; USERS=talk,cheap,dear: only they send; the last line is the verdict
+chaos soak overload: setup
 	@mkdir -p bin
-	$(GO) build -trimpath -o bin/chaos ./test/chaos/cmd/chaos
-	@exec bin/chaos --duration $(DURATION) --seed $(SEED) --store $(STORE) --users='$(USERS)'
+	$(GO) build -trimpath -o bin/longrun ./test/longrun
+	@exec bin/longrun --seed $(SEED) $@ --duration $(DURATION) $(if $(filter chaos,$@),--store $(STORE)) $(ARGS)
+
+chaos: ## break a cluster under load for DURATION, as SEED says, on Redis STORE=single, sentinel, cluster or all in turn
+soak: ## run a cluster under steady load for DURATION, and look whether anything grows
+overload: ## offer a cluster more than this machine can serve for DURATION, and very many connections at once
 
 bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost chooses
 	@$(choose); \
@@ -149,22 +152,6 @@ bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost 
 	for module in $(QUEUES); do (cd $$module && $(GO) test -count=1 -timeout 30m -run '^$$' -bench '$(RUN)' -benchtime 1x .); done
 	@scripts/setup chromium
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 20x ./test/page
-
-# For how long `make soak` runs.
-SOAK ?= 1h
-
-soak: setup ## run a cluster under steady load for SOAK, from SEED (odd: with the race detector), and look whether anything grows; the last line is the verdict
-	@mkdir -p bin
-	$(GO) build -trimpath -o bin/soak ./test/soak/cmd/soak
-	@exec bin/soak --duration $(SOAK) --seed $(SEED)
-
-# For how long `make overload` floods.
-FLOOD ?= 5m
-
-overload: setup ## offer a cluster ten times what this machine can serve for FLOOD, and 20 000 connections at once; the last line is the verdict
-	@mkdir -p bin
-	$(GO) build -trimpath -o bin/overload ./test/overload/cmd/overload
-	@exec bin/overload --duration $(FLOOD) --seed $(SEED)
 
 fuzz: ## fuzz every parser for FUZZTIME each
 	@for module in . $(QUEUES); do cd $(CURDIR)/$$module; for pkg in $$($(GO) list ./...); do \
