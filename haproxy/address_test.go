@@ -369,6 +369,9 @@ func TestConcurrentRequestsOfAnAddress(t *testing.T) {
 	g.let(len(running))
 }
 
+// manyOfAnAddress has limits that no test reaches.
+var manyOfAnAddress = setup{Config: Config{Identify: "header:X-User", Threads: 4, Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond}}}
+
 // oneOfAnAddress lets one request of an address be in progress, and remembers ten addresses.
 var oneOfAnAddress = setup{
 	Config: Config{

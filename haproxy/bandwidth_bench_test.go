@@ -34,10 +34,10 @@ func BenchmarkBandwidthCPU(b *testing.B) {
 				{"down and up", nil, vars{"down": far, "up": far}},
 			} {
 				b.Run(fmt.Sprintf("threads=%d/size=%d/%s", threads, size, v.name), func(b *testing.B) {
-					s := setup{serve: (&mover{}).ServeHTTP, edit: v.edit}
+					s := setup{serve: moving.ServeHTTP, edit: v.edit}
 					s.Threads = threads
 					r := newRig(b, s)
-					r.learn(b)
+					r.peer(b)
 					r.answerWith(func(heard) vars { return v.answer })
 					n, conns := b.N, 64
 					if size > mib {
@@ -113,8 +113,9 @@ func BenchmarkBandwidthAccuracy(b *testing.B) {
 			for _, k := range []kind{{false, false}, {true, false}, {false, true}, {true, true}} {
 				b.Run(fmt.Sprintf("MiB=%d/streams=%d/%v", size, streams, k), func(b *testing.B) {
 					limit := float64(size * mib)
-					r, m := newMover(b, setup{}, map[string]vars{"alice": share(size*mib, size*mib)})
-					f := r.flow(b, m, "alice", k, streams)
+					s := setup{serve: moving.ServeHTTP}
+					s.Threads = 2
+					f := newRig(b, s).someone(share(size*mib, size*mib)).flow(b, k, streams)
 					for f.now().total() == 0 {
 						time.Sleep(time.Millisecond)
 					}

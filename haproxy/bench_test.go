@@ -63,7 +63,7 @@ func BenchmarkCPU(b *testing.B) {
 				return without(v.drop)(e.text)
 			}})
 			if v.peer {
-				r.learn(b)
+				r.peer(b)
 			}
 			if strings.HasPrefix(v.name, "credit") {
 				r.teachRow(b, generation, 0, 0)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -28,21 +27,7 @@ func TestCostScripts(t *testing.T) {
 
 // runCostScripts has a HAProxy run cost_scanner_test.lua with the modules of a folder.
 func runCostScripts(program, dir string) error {
-	here, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-	cfg := fmt.Sprintf("global\n lua-prepend-path %s/lua/?.lua\n lua-prepend-path %s/?.lua\n lua-load %s/lua/cost_scanner_test.lua\n"+
-		"listen l\n mode http\n bind unix@%s/s\n timeout client 1s\n timeout server 1s\n timeout connect 1s\n", here, dir, here, dir)
-	file := filepath.Join(dir, "haproxy.cfg")
-	if err := os.WriteFile(file, []byte(cfg), 0o600); err != nil {
-		return err
-	}
-	out, err := exec.Command(program, "-c", "-f", file).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "costs: all passed") {
-		return fmt.Errorf("%w\n%s", err, out)
-	}
-	return nil
+	return runLua(dir, program, "cost_scanner_test.lua", "costs: all passed")
 }
 
 // In whatever pieces documents come, the script reads the same number in them as Go's encoding/json.

@@ -74,13 +74,12 @@ func (r *rig) entry(t testing.TB, key string) map[string]int {
 }
 
 // lend has the agent give credit to a user, and waits for the second in which it begins.
-// From then on the agent answers nothing.
 func (r *rig) lend(t testing.TB, user string, v vars, header ...string) {
 	t.Helper()
 	if len(header) == 0 {
 		header = []string{"X-User: " + user}
 	}
-	r.answerTold(func(told) vars { return v })
+	r.answerFor(user, func(told) vars { return v })
 	if got := r.get(t, header...); got.Status != 200 {
 		t.Fatalf("status = %d, want 200", got.Status)
 	}
@@ -93,16 +92,20 @@ func (r *rig) lend(t testing.TB, user string, v vars, header ...string) {
 		t.Fatalf("credit of %s: %v, want generation %d", user, e, want)
 	}
 	time.Sleep(time.Until(time.Unix(int64(e["gpt2"])+1, 0)))
-	r.answerTold(nil)
-	r.takeTold(t)
+	r.answerFor(user, nil)
+	r.toldOf(t, user)
 }
 
 // admitted sends a request and reports whether HAProxy admitted it by itself.
 func (r *rig) admitted(t testing.TB, raw string) bool {
 	t.Helper()
 	got := r.send(t, raw)[0]
-	asked := r.takeTold(t)
-	return got.Status == 200 && len(asked) == 0
+	asked := r.takeTold
+	if _, user, ok := strings.Cut(raw, "X-User: "); ok {
+		user, _, _ = strings.Cut(user, "\r\n")
+		asked = func(t testing.TB) []told { return r.toldOf(t, user) }
+	}
+	return got.Status == 200 && len(asked(t)) == 0
 }
 
 // native waits until HAProxy admits a request by itself. It does not while its clock, which

@@ -49,7 +49,7 @@ func BenchmarkInstructions(b *testing.B) {
 		}
 		b.Run(v.name, func(b *testing.B) {
 			b.Setenv("SLUICE_HAPROXY", underCallgrind(b))
-			s := setup{serve: (&mover{}).ServeHTTP, Config: Config{Fitted: true, Bandwidth: v.bandwidth, Identify: "header:X-User", CreditClasses: []string{"*", "GET"}}}
+			s := setup{serve: moving.ServeHTTP, Config: Config{Fitted: true, Bandwidth: v.bandwidth, Identify: "header:X-User", CreditClasses: []string{"*", "GET"}}}
 			switch {
 			case v.credit == nil:
 				s.edit = func(cfg string) string { return plainProxy(cfg, v.rules) }
@@ -73,7 +73,7 @@ func BenchmarkInstructions(b *testing.B) {
 			}
 			drive := r.driver(b, request)
 			if v.credit != nil {
-				r.learn(b)
+				r.peer(b)
 				r.teachRow(b, generation, 0, 0)
 				if v.renewed {
 					last = 320 + 160 + b.N + 1

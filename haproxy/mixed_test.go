@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,49 +14,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/test/mixed"
 )
-
-// learn dials HAProxy's peer, as the agent does, and returns what is learned of
-// table active.
-func (r *rig) learn(t testing.TB) func() map[string]count {
-	t.Helper()
-	var mu sync.Mutex
-	learned := map[string]count{}
-	client := peers.New(peers.Options{
-		Network: "unix", Address: filepath.Join(r.dir, "peer.sock"), Local: AgentPeer, Remote: LocalPeer,
-		Learn: func(u peers.Update) {
-			if u.Table != "/active" {
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			learned[u.Key] = count{int(u.Values[peers.ConnCur]), int(u.Values[peers.HTTPReqCnt])}
-		},
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- client.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("peers: %v", err)
-		}
-	})
-	proctest.Eventually(t, "the peers session", func() error {
-		if !client.Connected() {
-			return fmt.Errorf("not connected")
-		}
-		return nil
-	})
-	return func() map[string]count {
-		mu.Lock()
-		defer mu.Unlock()
-		all := map[string]count{}
-		for user, c := range learned {
-			all[user] = c
-		}
-		return all
-	}
-}
 
 // However requests end, nobody has any in progress once all have ended, as
 // HAProxy knows and as it told its peer.
@@ -70,7 +25,7 @@ func TestNothingIsLeftInProgress(t *testing.T) {
 		cfg = strings.Replace(cfg, "table block type string len 128 size 200k expire 60s", "table block type string len 128 size 200k expire 1h", 1) // a slow machine takes longer than a minute
 		return strings.Replace(cfg, "    server origin ", "    use-server dead if { path /dead }\n    server dead 127.0.0.1:1 weight 0\n    server origin ", 1)
 	}})
-	learned := r.learn(t)
+	r.peer(t)
 	r.answerWith(func(h heard) vars {
 		switch {
 		case h.User == "refused", h.User == "sometimes" && rand.IntN(2) == 0:
@@ -111,7 +66,11 @@ func TestNothingIsLeftInProgress(t *testing.T) {
 				return fmt.Errorf("%s = %+v, want none in progress and some before", user, c)
 			}
 		}
-		if diff := cmp.Diff(all, learned()); diff != "" {
+		told := map[string]count{}
+		for user, v := range r.learned(t) {
+			told[user] = count{int(v[peers.ConnCur]), int(v[peers.HTTPReqCnt])}
+		}
+		if diff := cmp.Diff(all, told); diff != "" {
 			return fmt.Errorf("the peer knows something else (-haproxy +peer):\n%s", diff)
 		}
 		return nil

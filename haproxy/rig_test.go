@@ -204,7 +204,7 @@ func (a *spoeAgent) take(t testing.TB, wanted func(told) bool) (taken []told) {
 	return taken
 }
 
-// answerFor decides about the messages of one user from now on.
+// answerFor decides about the messages of one user from now on. Nil has answerWith decide again.
 func (a *spoeAgent) answerFor(user string, f func(told) vars) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -212,6 +212,9 @@ func (a *spoeAgent) answerFor(user string, f func(told) vars) {
 		a.answers = map[string]func(told) vars{}
 	}
 	a.answers[user] = f
+	if f == nil {
+		delete(a.answers, user)
+	}
 }
 
 // takeAsked returns the questions since the last call.
@@ -285,6 +288,9 @@ type rig struct {
 	dir   string
 	env   []string // of HAProxy
 
+	session session    // of the agent with HAProxy's peer
+	lives   testing.TB // whose end is that of the rig
+
 	mu    sync.Mutex
 	serve http.HandlerFunc // the origin
 	seen  []*http.Request  // by the origin
@@ -299,6 +305,7 @@ type setup struct {
 	beside  bool             // the lines of Beside in a configuration of somebody's own
 	serve   http.HandlerFunc // the origin; nil: answers "origin" once it has the body
 	edit    func(cfg string) string
+	master  bool // HAProxy runs with a master process, which reloads it
 }
 
 // with is s with another origin.
@@ -339,6 +346,14 @@ var longestClass = strings.Repeat("C", 32)
 
 // fitted are files that a limit file with one class needs, for names in a header.
 var fitted = setup{Config: Config{Identify: "header:X-User", Fitted: true, Threads: 4, Exempt: exempted}, edit: withDoors}
+
+// creditOff has the agent asked about every request.
+var creditOff = setup{Config: Config{Identify: "header:X-User", Threads: 2, Env: []string{"SLUICE_CREDIT=off"}}}
+
+// usualBeside are the lines in a configuration of somebody's own.
+var usualBeside = setup{beside: true, Config: Config{
+	Identify: "header:X-User", Fitted: true, Bandwidth: true, Threads: 2, Env: []string{"SLUICE_RATELIMIT=all"}, Costs: units,
+}}
 
 // withDoors adds a listener whose clients say their address in the PROXY protocol, and rules of an operator's where haproxy.cfg
 // says that they go.
@@ -469,7 +484,7 @@ func newRig(t testing.TB, s setup) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r := &rig{spoeAgent: &spoeAgent{}, dir: dir, stats: filepath.Join(dir, "stats.sock"), serve: s.serve}
+	r := &rig{spoeAgent: &spoeAgent{}, dir: dir, stats: filepath.Join(dir, "stats.sock"), serve: s.serve, lives: t}
 	origin := httptest.NewServer(r)
 	t.Cleanup(origin.Close)
 
@@ -523,7 +538,12 @@ func newRig(t testing.TB, s setup) *rig {
 	}
 	r.env = env
 	rigs.started.Add(1)
-	r.proc = proctest.HAProxy(t, file, r.addr, env...)
+	if s.master {
+		r.proc = proctest.Start(t, env, proctest.HAProxyPath(t), "-W", "-f", file)
+		dial(t, "tcp", r.addr).Close()
+	} else {
+		r.proc = proctest.HAProxy(t, file, r.addr, env...)
+	}
 	return r
 }
 
