@@ -382,68 +382,6 @@ func TestCreditOnlyOfNamesThatAreKeys(t *testing.T) {
 	}
 }
 
-// At an endpoint the key is the one that the agent was asked about.
-func TestCreditKeys(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		name   string
-		config Config
-		key    func(r *rig) string
-	}{
-		{"endpoint", Config{Identify: "header:X-User", Env: []string{"SLUICE_ENDPOINT=api"}}, func(*rig) string { return "@api/alice" }},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, setup{Config: row.config})
-			r.teachRow(t, generation, 0, 0)
-			r.get(t, "X-User: alice")
-			key := r.takeTold(t)[0].User
-			r.lend(t, key, credit(unlimited, nil), "X-User: alice")
-			r.native(t, httpGET("/", "X-User: alice"))
-			if got := r.entry(t, key)["gpc1"]; got == 0 {
-				t.Errorf("no ticket of %s drawn", key)
-			}
-			if r.admitted(t, httpGET("/", "X-User: "+key)) {
-				t.Errorf("a user who calls themselves %s was admitted by the credit of that key", key)
-			}
-		})
-	}
-}
-
-// A rule of the operator's names the endpoint: who is there has not the user's other credit, and
-// nobody elsewhere has that of the endpoint, whatever they call themselves.
-func TestCreditAtEndpointsOfRules(t *testing.T) {
-	t.Parallel()
-	for _, fitted := range []bool{false, true} {
-		t.Run(fmt.Sprintf("fitted %t", fitted), func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, setup{Config: Config{Identify: "header:X-User", Fitted: fitted}, edit: func(cfg string) string {
-				return strings.Replace(cfg, "    # Rules of your own go here.", "    http-request set-var(txn.sluice_endpoint) req.fhdr(x-endpoint)\n    # Rules of your own go here.", 1)
-			}})
-			r.teachRow(t, generation, 0, 0)
-			there := []string{"X-User: alice", "X-Endpoint: api"}
-			r.lend(t, "alice", credit(unlimited, nil))
-			r.native(t, httpGET("/", "X-User: alice"))
-			if r.admitted(t, httpGET("/", there...)) {
-				t.Error("admitted at an endpoint by the credit of everywhere else")
-			}
-			r.lend(t, "@api/alice", credit(unlimited, nil), there...)
-			r.native(t, httpGET("/", there...))
-			before := r.entry(t, "@api/alice")["gpc1"]
-			if r.admitted(t, httpGET("/", "X-User: @api/alice")) {
-				t.Error("admitted by the credit of an endpoint that is not this one")
-			}
-			if drawn := r.entry(t, "@api/alice")["gpc1"] - before; drawn != 0 {
-				t.Errorf("%d tickets of the endpoint's drawn, want 0", drawn)
-			}
-			// A table would cut that key: it would be alice's.
-			if got := r.get(t, "X-User: alice\x00"); got.Status != 400 {
-				t.Errorf("a name with a NUL: status = %d, want 400", got.Status)
-			}
-		})
-	}
-}
-
 // What counts for another key brings no credit: that key's requests are not only here.
 func TestCreditOfAnotherKey(t *testing.T) {
 	t.Parallel()

@@ -99,13 +99,14 @@ func (r *rig) lend(t testing.TB, user string, v vars, header ...string) {
 // admitted sends a request and reports whether HAProxy admitted it by itself.
 func (r *rig) admitted(t testing.TB, raw string) bool {
 	t.Helper()
-	got := r.send(t, raw)[0]
-	asked := r.takeTold
+	got, asked := r.send(t, raw)[0], []told(nil)
 	if _, user, ok := strings.Cut(raw, "X-User: "); ok {
 		user, _, _ = strings.Cut(user, "\r\n")
-		asked = func(t testing.TB) []told { return r.toldOf(t, user) }
+		asked = r.toldOf(t, user)
+	} else {
+		asked = r.takeTold(t)
 	}
-	return got.Status == 200 && len(asked(t)) == 0
+	return got.Status == 200 && len(asked) == 0
 }
 
 // native waits until HAProxy admits a request by itself. It does not while its clock, which
