@@ -173,6 +173,9 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		if u.quota.nearlyUsed(u.quota.limit - g.Free) {
 			u.heat.markHot(now, now+int64(hotSpan))
 		}
+		if g.Held < ask.Want {
+			l.deniedAt = now
+		}
 		if g.Held < ask.Want || l.overcommitted() {
 			// Others hold them, and have to hear first that they are needed. While more is held than
 			// there is, the next ask gives up what is idle here instead of asking for more.

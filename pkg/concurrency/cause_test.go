@@ -37,6 +37,12 @@ func TestCause(t *testing.T) {
 			}
 			return waiting[0].Verdict
 		}},
+		{"the pool has no slot, and who holds idle ones may yet give them back", cause.Pool, 2, func(t *testing.T, r *rig) concurrency.Verdict {
+			r.pool["other"] = concurrency.Holding{Held: 10, Active: 2, Seq: 1}
+			_, waiting := r.start(0, 1)
+			r.exchange(1, true)
+			return r.Timeout(ms(20), waiting[0])
+		}},
 		{"Redis is lost, and the limit runs here", cause.RedisLost, 2, func(t *testing.T, r *rig) concurrency.Verdict {
 			r.Lost(ms(0), true)
 			r.start(0, 10)

@@ -34,6 +34,7 @@ type lease struct {
 	doubtful bool  // it may have missed or forgotten something, and is to hear it again
 	listed   listed
 	pace     pace
+	deniedAt int64 // when the pool last granted less than was asked for
 	retryAt  int64 // no sooner are more slots asked for
 	gap      int64 // from one such ask to the next; 0: the last one was granted
 }

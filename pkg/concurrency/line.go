@@ -158,6 +158,9 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 		w.Verdict = a.admitRequest(u, now, w.process, outside)
 	case u.places.phase.recalling():
 		w.Verdict = a.refuse(u, cause.CreditUnknown, now)
+	case u.lease.deniedAt > w.since:
+		// Redis answered in time, and other instances did not give back idle slots meanwhile.
+		w.Verdict = a.refuse(u, a.whoCounts(), now)
 	default:
 		w.Verdict = a.refuse(u, cause.RedisLate, now)
 	}
