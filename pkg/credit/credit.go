@@ -42,16 +42,3 @@ func MostReserved(limit, most int) int {
 	// Each has 1, or less than a quarter of the limit divided by their number.
 	return max(0, limit/4, min(most, 3*limit/5))
 }
-
-// DefaultPlaces is how many requests each of the instances may have in progress by itself of
-// a user about whom nobody has asked, out of a limit of them. Of several it is the portion, which
-// is reserved for everyone. Alone it is a quarter, and where that is less than a browser's burst
-// of six, six or half of the limit, whichever is less. After a reload it counts as used until the
-// old process has ended, and the rest must do. It is 0, none, for a limit of 1, where nothing
-// would be left. The limit is not negative.
-func DefaultPlaces(limit, instances int) int {
-	if instances > 1 {
-		return Portion(limit, instances)
-	}
-	return max(limit/4, min(limit/2, 6))
-}

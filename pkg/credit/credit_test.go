@@ -59,27 +59,6 @@ func TestPortionReserves(t *testing.T) {
 	})
 }
 
-func TestDefaultPlaces(t *testing.T) {
-	for _, c := range []struct {
-		name                   string
-		limit, instances, want int
-	}{
-		{"of one, nothing would be left", 1, 1, 0},
-		{"half of a small limit", 2, 1, 1},
-		{"half, rounded down", 11, 1, 5},
-		{"a browser's burst", 12, 1, 6},
-		{"a browser's burst, above a quarter", 20, 1, 6},
-		{"a quarter", 100, 1, 25},
-		{"the portion", 100, 2, 12},
-		{"less than three fifths would be reserved by one each", 3, 2, 0},
-		{"no limit", 0, 1, 0},
-	} {
-		if got := credit.DefaultPlaces(c.limit, c.instances); got != c.want {
-			t.Errorf("%s: DefaultPlaces(%d, %d) = %d, want %d", c.name, c.limit, c.instances, got, c.want)
-		}
-	}
-}
-
 // TestMostReserved holds it against all numbers of instances.
 func TestMostReserved(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -63,9 +63,6 @@ func newMatcher(patterns []string) matcher {
 	return m
 }
 
-// isEmpty reports whether there are no patterns.
-func (m *matcher) isEmpty() bool { return len(m.prefixes)+len(m.suffixes)+len(m.odd) == 0 }
-
 // linkAffixes sorts affixes and links each with the longest of the others that it has as
 // an affix itself. Those before it that it has are a stack while one goes through
 // them in order.

@@ -62,27 +62,6 @@ func (s *Set) UserNames() iter.Seq[string] {
 	return slices.Values(names)
 }
 
-// ExactKeys yields the keys of all whom the file or an override names, those who are
-// only exempt included, in no order, of which there are n at most. ok is false if there are
-// patterns as well: then other users have limits of their own, too.
-func (s *Set) ExactKeys() (keys iter.Seq[string], n int, ok bool) {
-	if len(s.content.patternEntries) > 0 || !s.content.exemptPatterns.isEmpty() {
-		return nil, 0, false
-	}
-	return func(yield func(string) bool) {
-		for key := range s.content.Users {
-			if !yield(key) {
-				return
-			}
-		}
-		for key := range s.content.overridden {
-			if _, there := s.content.Users[key]; !there && !yield(key) {
-				return
-			}
-		}
-	}, len(s.content.Users) + len(s.content.overridden), true
-}
-
 // Patterns returns the patterns among Users, in the order of the file.
 func (s *Set) Patterns() []string { return slices.Clone(s.content.Patterns) }
 

@@ -274,29 +274,6 @@ func TestUndeclared(t *testing.T) {
 	}
 }
 
-// Exact yields everyone with a name in the file, whatever it says of them, and those with an
-// override. It cannot where there are patterns.
-func TestExact(t *testing.T) {
-	const head = "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 1}}, staff: {}}\n"
-	set := mustParse(t, head+"users: {ann: staff, bob: free}\nexempt: {users: [carol]}\n")
-	set, refused := limitfile.WithOverrides(set, []limits.Override{{User: "dave", Limits: []byte(`{"concurrent":3}`), Reason: "a test", Until: time.Unix(4_000_000_000, 0)}})
-	if len(refused) > 0 {
-		t.Fatal(refused)
-	}
-	keys, n, ok := set.ExactKeys()
-	if !ok || n < 4 {
-		t.Fatalf("Exact = %d keys, %v; want at least 4, true", n, ok)
-	}
-	if got, want := slices.Sorted(keys), []string{"ann", "bob", "carol", "dave"}; !slices.Equal(got, want) {
-		t.Errorf("Exact = %q, want %q", got, want)
-	}
-	for _, file := range []string{"users: {'a*': staff}\n", "exempt: {users: ['*a']}\n"} {
-		if _, _, ok := mustParse(t, head+file).ExactKeys(); ok {
-			t.Errorf("Exact of %s is true, want false", file)
-		}
-	}
-}
-
 // What a file says of users who are exempt has no end, and limits nobody.
 func TestExemptUsersHaveNoLimits(t *testing.T) {
 	set := mustParse(t, "version: 1\ndefault_tier: free\ntiers: {free: {}}\nexempt: {users: [probe, \"mon-*\"]}\n"+

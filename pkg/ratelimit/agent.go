@@ -75,7 +75,6 @@ type Agent struct {
 	reloaded int64 // the last second in which HAProxy was reloaded
 	// When HAProxy was last told to renew no credit that was given until then, ns.
 	generationAt int64
-	byDefault    spell // in which HAProxy may have credit without Lend
 	leaving      bool  // Leave has been called
 	lead         int64 // how early the next window is asked for, ns
 	lost         bool  // the pool cannot be asked

@@ -51,7 +51,8 @@ func TestAwayHaveTheirPart(t *testing.T) {
 func TestAwayAndNoCreditOfTheWhole(t *testing.T) {
 	r := newRig(1, per(12, 0, 0, 0))
 	r.Away([]ratelimit.Away{{Of: 2, Through: h0.Unix() + 1}})
-	if r.Agreed(h0) || !r.Agreed(h0.Add(2*time.Second)) {
+	rates := per(12, 0, 0, 0)
+	if now := h0.Add(100 * time.Millisecond); r.Lendable(now, "u", rates) || !r.Lendable(now.Add(2*time.Second), "u", rates) {
 		t.Error("an agent that is alone may lend while another one is away, or never again")
 	}
 }

@@ -17,7 +17,7 @@ const (
 	NoCredit Credit = iota
 
 	// Withheld: they could have credit, but HAProxy's newest process has none in force, and
-	// gets none but by Lend.
+	// gets some only by Lend.
 	Withheld
 
 	// Spent: HAProxy has credit in this second, and its tickets did not suffice.
@@ -26,10 +26,6 @@ const (
 	// Uncertain: HAProxy has credit in this second, or may have, and asks for another
 	// reason than that its tickets did not suffice. So there may be tickets left.
 	Uncertain
-
-	// Pending: HAProxy has no credit in force, but may begin to have some at any time,
-	// without Lend: what denies it to the user may be forgotten.
-	Pending
 
 	// Lapsed: HAProxy has credit of another generation, which was over before this second and is
 	// not renewed.
@@ -58,20 +54,14 @@ func (a *Agent) observeCredit(b *bucket, c Credit, now int64) {
 	case p.phase == portionRecalled:
 	case lapsed:
 		// The present second is the agent's at once: credit of an ended generation is not renewed.
-		p.phase, p.until, p.denied = portionWithheld, min(p.until, b.start-1), b.start
-	// It may begin at any moment, so from now on the portion counts as HAProxy's.
-	case c == Pending:
-		if p.phase != portionLent {
-			p.phase, p.from = portionLent, b.start
-		}
-		p.denied = b.start
+		p.phase, p.until = portionWithheld, min(p.until, b.start-1)
 	case p.phase == portionLent && (c != Withheld || b.start <= p.from): // it was asked before it began
 	case c == Withheld && (p.phase == portionLent || p.phase == portionNone && !a.decidesAlone(b)):
 		// HAProxy may have spent some in this second: by a process that was reloaded since,
 		// or before a withdrawal whose answer is still to come, or was lost.
-		p.phase, p.until, p.denied = portionWithheld, b.start, b.start
+		p.phase, p.until = portionWithheld, b.start
 	case c == Withheld:
-		p.phase, p.denied = portionWithheld, b.start
+		p.phase = portionWithheld
 	default:
 		p.phase, p.from = portionLent, b.start
 	}

@@ -52,25 +52,19 @@ func TestClusterCredit(t *testing.T) {
 						if factor*float64(limit) > 5000 {
 							seconds = cold + 2
 						}
-						for _, byDefault := range []bool{false, true} {
-							cold, seconds := cold, seconds
-							if byDefault { // until it is in force
-								cold, seconds = cold+4, seconds+4
-							}
-							c := scenario{
-								seed: 20, agents: agents, rates: get(limit), seconds: seconds, rtt: time.Millisecond,
-								load: coldThenHot(cold, p, agents, float64(limit), factor), lending: lending{on: true, byDefault: byDefault},
-							}.run()
-							c.check(t, 1, 0.99)
-							if m := c.used(int64(cold)); m < 0.94 {
-								t.Errorf("by default %v: the first hot second admitted %.3f of what was possible, want at least 0.94", byDefault, m)
-							}
-							if limit >= 100 && (c.natives == 0 || c.lent == 0) {
-								t.Errorf("by default %v: HAProxies were given credit %d times and admitted %d requests by themselves, want some", byDefault, c.lent, c.natives)
-							}
-							if agents == 1 && len(c.waited) > 0 {
-								t.Errorf("by default %v: alone: %d requests waited, want none", byDefault, len(c.waited))
-							}
+						c := scenario{
+							seed: 20, agents: agents, rates: get(limit), seconds: seconds, rtt: time.Millisecond,
+							load: coldThenHot(cold, p, agents, float64(limit), factor), lending: lending{on: true},
+						}.run()
+						c.check(t, 1, 0.99)
+						if m := c.used(int64(cold)); m < 0.94 {
+							t.Errorf("the first hot second admitted %.3f of what was possible, want at least 0.94", m)
+						}
+						if limit >= 100 && (c.natives == 0 || c.lent == 0) {
+							t.Errorf("HAProxies were given credit %d times and admitted %d requests by themselves, want some", c.lent, c.natives)
+						}
+						if agents == 1 && len(c.waited) > 0 {
+							t.Errorf("alone: %d requests waited, want none", len(c.waited))
 						}
 					})
 				}
@@ -143,72 +137,23 @@ func TestClusterCreditFindsMistakes(t *testing.T) {
 // TestCreditOvertaken has answers that bring credit after it was withdrawn, as when HAProxy does
 // not run for a while: it takes none from them. If it did, a portion would be used twice.
 func TestCreditOvertaken(t *testing.T) {
-	for _, byDefault := range []bool{false, true} {
-		run := func(m mistake) (worst float64, overtaken int) {
-			for seed := range uint64(8) {
-				c := scenario{
-					seed: seed, agents: 2, rates: get(50), seconds: 12, rtt: time.Millisecond,
-					load:    func(second, agent int) float64 { return []float64{0, 0, 0, 0, 100, 100, 0, 0, 0, 0, 100, 100}[second] },
-					lending: lending{on: true, byDefault: byDefault, late: 600 * time.Millisecond, mistake: m},
-				}.run()
-				w, _ := c.worst()
-				worst, overtaken = max(worst, w), overtaken+c.overtaken
-			}
-			return worst, overtaken
-		}
-		if worst, overtaken := run(0); worst > 1 || overtaken == 0 {
-			t.Errorf("by default %v: the worst second admitted %.3f of the limit, want at most 1; %d answers were overtaken, want some", byDefault, worst, overtaken)
-		}
-		if worst, _ := run(takeOvertaken); worst <= 1 {
-			t.Errorf("by default %v: with credit from answers that were overtaken the worst second admitted %.3f of the limit, want more than 1", byDefault, worst)
-		}
-	}
-}
-
-// TestCreditByDefaultFindsMistakes has agents that do not know of credit by default: they
-// use portions that HAProxy spends again once it has forgotten a withdrawal.
-func TestCreditByDefaultFindsMistakes(t *testing.T) {
-	const agents, limit = 6, 300
-	worst := 0.0
-	for seed := range uint64(8) {
-		c := scenario{
-			seed: seed, agents: agents, rates: get(limit), seconds: 14, rtt: 100 * time.Microsecond, burst: 30,
-			load: func(second, agent int) float64 {
-				return even(agents, []float64{10, 0.3, 0.3, 10, 0.9, 10, 0.3, 0.1, 0.3, 1.5, 0.3, 0.3, 0.3, 10, 0.3}[second]*limit)(second, agent)
-			},
-			lending: lending{on: true, byDefault: true, skew: 20 * time.Millisecond, loss: 0.5, teach: 1500 * time.Millisecond, mistake: hideDefault},
-		}.run()
-		w, _ := c.worst()
-		worst = max(worst, w)
-	}
-	if worst <= 1 {
-		t.Errorf("the worst second admitted %.3f of the limit, want more than 1", worst)
-	}
-}
-
-// TestClusterCreditReplaced has HAProxies that are replaced while withdrawals are on their way. If
-// their answers counted for the new process, that would spend portions which others have by then.
-func TestClusterCreditReplaced(t *testing.T) {
-	const agents, limit = 4, 30
-	run := func(m mistake) (worst float64) {
-		for seed := range uint64(20) {
+	run := func(m mistake) (worst float64, overtaken int) {
+		for seed := range uint64(8) {
 			c := scenario{
-				seed: seed, agents: agents, rates: get(limit), seconds: 12, rtt: time.Millisecond,
-				load: func(second, agent int) float64 {
-					return even(agents, []float64{0.3, 0.3, 10}[min(second, 2)]*limit)(second, agent)
-				},
-				lending: lending{on: true, byDefault: true, withdraw: 400 * time.Millisecond, reload: 2300 * time.Millisecond, mistake: m},
+				seed: seed, agents: 2, rates: get(50), seconds: 12, rtt: time.Millisecond,
+				load:    func(second, agent int) float64 { return []float64{0, 0, 0, 0, 100, 100, 0, 0, 0, 0, 100, 100}[second] },
+				lending: lending{on: true, late: 600 * time.Millisecond, mistake: m},
 			}.run()
 			w, _ := c.worst()
-			worst = max(worst, w)
+			worst, overtaken = max(worst, w), overtaken+c.overtaken
 		}
-		return worst
+		return worst, overtaken
 	}
-	if worst := run(0); worst > 1 {
-		t.Errorf("the worst second admitted %.3f of the limit, want at most 1", worst)
+	if worst, overtaken := run(0); worst > 1 || overtaken == 0 {
+		t.Errorf("the worst second admitted %.3f of the limit, want at most 1; %d answers were overtaken, want some", worst, overtaken)
 	}
-	if worst := run(believeReplaced); worst <= 1 {
-		t.Errorf("with answers of processes that were replaced the worst second admitted %.3f of the limit, want more than 1", worst)
+	if worst, _ := run(takeOvertaken); worst <= 1 {
+		t.Errorf("with credit from answers that were overtaken the worst second admitted %.3f of the limit, want more than 1", worst)
 	}
 }
 
@@ -292,8 +237,6 @@ func TestClusterCreditInvariants(t *testing.T) {
 				linger:   time.Duration(rapid.SampledFrom([]int{0, 100, 2000}).Draw(t, "old process ms")) * time.Millisecond,
 
 				late: time.Duration(rapid.SampledFrom([]int{0, 0, 100, 600}).Draw(t, "answers late ms")) * time.Millisecond,
-
-				byDefault: rapid.Bool().Draw(t, "by default"),
 			},
 		}
 		switch rapid.SampledFrom([]string{"", "", "restart", "kill", "join", "leave"}).Draw(t, "agents that change") {

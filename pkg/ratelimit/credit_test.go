@@ -22,7 +22,7 @@ type credited struct {
 
 // playSteps runs steps on an agent. A step is "start", "start spent" and so on for a request
 // of GET, "lend", "lendable", "recalled SECOND SPENT THROUGH" (seconds from t0), "reloaded", "generation",
-// "by default from SECOND", "by default through SECOND", "cluster N", "lost", "back", or "tick". What comes of it is what was decided, and what the
+// "cluster N", "lost", "back", or "tick". What comes of it is what was decided, and what the
 // agent asked, with a flush after each step or without: "second: need+ahead -back debt of
 // reserve".
 func playSteps(t *testing.T, a *ratelimit.Agent, limit int, flush bool, steps []credited) {
@@ -33,7 +33,7 @@ func playSteps(t *testing.T, a *ratelimit.Agent, limit int, flush bool, steps []
 		at, got := ms(s.at), ""
 		var w *ratelimit.Waiting
 		said := map[string]ratelimit.Credit{
-			"start": ratelimit.NoCredit, "start withheld": ratelimit.Withheld, "start spent": ratelimit.Spent, "start uncertain": ratelimit.Uncertain, "start pending": ratelimit.Pending, "start lapsed": ratelimit.Lapsed,
+			"start": ratelimit.NoCredit, "start withheld": ratelimit.Withheld, "start spent": ratelimit.Spent, "start uncertain": ratelimit.Uncertain, "start lapsed": ratelimit.Lapsed,
 		}
 		var sec, through int64
 		var spent, n int
@@ -58,10 +58,6 @@ func playSteps(t *testing.T, a *ratelimit.Agent, limit int, flush bool, steps []
 			a.Tick(at)
 		case scan(s.what, "recalled %d %d %d", &sec, &spent, &through):
 			a.Recalled(at, "u", rates[0], t0.Unix()+sec, spent, t0.Unix()+through)
-		case scan(s.what, "by default from %d", &sec):
-			a.CreditByDefault(t0.Unix() + sec)
-		case scan(s.what, "by default through %d", &sec):
-			a.EndCreditByDefault(t0.Unix() + sec)
 		case scan(s.what, "cluster %d", &n):
 			a.Cluster(at, n, 0)
 		default:
@@ -278,54 +274,6 @@ func TestCreditShared(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a := ratelimit.NewAgent(ratelimit.Config{})
 			a.Cluster(t0.Add(-10*time.Second), 2, 0)
-			playSteps(t, a, 100, true, tt.steps)
-		})
-	}
-}
-
-// TestCreditByDefault: HAProxy gives credit by itself to whoever it does not know.
-func TestCreditByDefault(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		agents int
-		steps  []credited
-	}{
-		{"what is withheld in a second is the agent's in that one alone", 2, []credited{
-			{0, "by default from 1", ""}, {800, "start withheld", "[0: 1+12 -0 0 of 24] allowed"},
-			{1000, "tick", ""}, {1100, "start withheld", "allowed"}, {1101, "start withheld", "allowed"},
-			{2000, "tick", ""}, {2100, "start uncertain", "[2: 1+12 -0 0 of 24] allowed"},
-		}},
-		{"before it begins also in the next", 2, []credited{
-			{0, "by default from 3", ""}, {800, "start withheld", "[0: 1+12 -0 0 of 24] allowed"},
-			{1000, "tick", ""}, {1100, "start uncertain", "allowed"},
-		}},
-		{"a recall is over with its last second", 2, []credited{
-			{0, "by default from 0", ""}, {500, "recalled 0 5 1", "[0: 0+0 -7 0 of 24]"}, {990, "tick", "[1: 0+0 -12 0 of 24]"},
-			{1990, "tick", ""}, {2000, "tick", ""}, {2100, "start uncertain", "[2: 1+12 -0 0 of 24] allowed"}, {2980, "tick", "[2: 0+0 -11 0 of 24]"},
-		}},
-		{"where it is given all the same, nobody knows what was spent", 2, []credited{
-			{0, "by default from 0", ""}, {1500, "start uncertain", "[1: 1+12 -0 0 of 24] allowed"},
-			{1500, "lendable", "true"}, {1500, "lend", ""}, {1600, "recalled 1 0 2", ""},
-			{1990, "tick", "[1: 0+0 -12 0 of 24] [2: 0+0 -12 0 of 24]"}, // 12 of 13 that the pool gave it
-		}},
-		{"unless HAProxy said that it has none yet", 2, []credited{
-			{0, "by default from 0", ""}, {1500, "start pending", "[1: 1+12 -0 0 of 24] allowed"},
-			{1500, "lendable", "true"}, {1500, "lend", ""}, {1600, "recalled 1 0 2", "[1: 0+0 -12 0 of 24]"},
-		}},
-		{"what is withheld is the agent's in each second when it has ended", 2, []credited{
-			{0, "by default from 0", ""}, {500, "by default through 1", ""}, {900, "start withheld", "[0: 1+12 -0 0 of 24] allowed"},
-			{1000, "tick", ""}, {1500, "tick", ""}, {2100, "start withheld", "allowed"}, {2110, "by default from 3", ""},
-			{3100, "start uncertain", "[3: 1+12 -0 0 of 24] allowed"},
-		}},
-		{"a lone agent decides when it has taken it back", 1, []credited{
-			{0, "by default from 1", ""}, {900, "start withheld", "allowed [0: 0+0 -0 1 of 0]"}, {1500, "start uncertain", "withdraw waits"}, {1500, "lendable", "false"},
-			{1501, "recalled 1 98 1", "[1: 0+0 -0 1 of 0] allowed"}, {1502, "start uncertain", "allowed [1: 0+0 -0 1 of 0]"}, {1503, "start uncertain", "refused"},
-			{2100, "start uncertain", "withdraw waits"},
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			a := ratelimit.NewAgent(ratelimit.Config{})
-			a.Cluster(t0.Add(-10*time.Second), tt.agents, 0)
 			playSteps(t, a, 100, true, tt.steps)
 		})
 	}

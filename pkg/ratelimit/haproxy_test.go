@@ -22,8 +22,6 @@ type lending struct {
 	linger   time.Duration // and its old process goes on for so long
 	limits   time.Duration // and every so long the limits change: it is another generation
 
-	byDefault bool // HAProxy has credit for users without an entry, once its agent has said so
-
 	mistake mistake // that the checks must find
 }
 
@@ -31,13 +29,11 @@ type lending struct {
 type mistake int
 
 const (
-	forgetSpent     mistake = iota + 1 // a withdrawal says that nothing was spent
-	forgetReserve                      // the pool begins at nothing
-	giveBackTwice                      // the pool takes everything twice that is given back
-	denyCredit                         // HAProxy says that it has no credit when it is spent
-	hideDefault                        // the agent does not know that HAProxy has credit without Lend
-	takeOvertaken                      // HAProxy takes credit from answers that a withdrawal has overtaken
-	believeReplaced                    // the agent takes an answer of a process that was replaced for one of the new process
+	forgetSpent   mistake = iota + 1 // a withdrawal says that nothing was spent
+	forgetReserve                    // the pool begins at nothing
+	giveBackTwice                    // the pool takes everything twice that is given back
+	denyCredit                       // HAProxy says that it has no credit when it is spent
+	takeOvertaken                    // HAProxy takes credit from answers that a withdrawal has overtaken
 )
 
 // in makes the mistake, if it is one of the pool's.
@@ -68,31 +64,7 @@ type haproxy struct {
 	drawn      map[ratelimit.Key]int // in the second that ends
 	stopping   bool
 
-	entry     bool          // there is one, of generation 0 if the credit was withdrawn
-	overtaken int64         // answers of this second, by the agent's clock, and those before bring no credit
-	withdrawn int64         // the last second in which such an entry is there for certain
-	forgetIn  time.Duration // into a later second it is forgotten
-	byDefault byDefault
-}
-
-// byDefault is what HAProxy may give to users without an entry.
-type byDefault struct {
-	generation int // 0: nothing
-	from       int64
-	each       map[ratelimit.Key]int
-}
-
-// begin makes an entry for the user if there is none and HAProxy may.
-func (h *haproxy) begin(at time.Time) {
-	sec := at.Unix()
-	if h.generation == 0 && at.After(time.Unix(h.withdrawn+1, 0).Add(h.forgetIn)) {
-		h.entry = false
-	}
-	d := h.byDefault
-	if h.entry || h.stopping || d.generation == 0 || d.generation != h.row || sec < d.from {
-		return
-	}
-	h.entry, h.generation, h.each, h.end, h.fresh = true, d.generation, d.each, 0, false
+	overtaken int64 // answers of this second, by the agent's clock, and those before bring no credit
 }
 
 // now is the process' second.
@@ -106,7 +78,6 @@ func (h *haproxy) lasting(sec int64) bool {
 // draw admits a request, or says what HAProxy says when it asks instead.
 func (h *haproxy) draw(at time.Time, rates []limits.Rate) (bool, ratelimit.Credit) {
 	sec := at.Unix()
-	h.begin(at)
 	if h.generation == 0 {
 		return false, ratelimit.Withheld
 	}
@@ -186,14 +157,11 @@ func (c *cluster) lend(a *agent) {
 	}
 	c.lent++
 	c.After(time.Duration(c.Rand.Int64N(int64(max(2*time.Millisecond, c.lending.late)))), func() {
-		if h.generation == generation && c.lending.byDefault {
-			return // it is the same credit
-		}
 		if h.overtaken >= granted && c.lending.mistake != takeOvertaken {
 			c.overtaken++
 			return
 		}
-		h.entry, h.each, h.drawn, h.fresh = true, each, make(map[ratelimit.Key]int), false
+		h.each, h.drawn, h.fresh = each, make(map[ratelimit.Key]int), false
 		h.end, h.generation = h.now(a, c)+1, generation
 	})
 }
@@ -209,7 +177,7 @@ func (c *cluster) withdrawal(a *agent, through int64) {
 			for _, r := range c.rates {
 				core.Recalled(a.clock(c), "u", r, a.told+1, 0, through)
 			}
-			a.told, a.haproxy.withdrawn = through, max(a.haproxy.withdrawn, through)
+			a.told = through
 		}
 		return
 	}
@@ -225,10 +193,8 @@ func (c *cluster) withdrawal(a *agent, through int64) {
 	c.After(delay(), func() {
 		h := a.haproxy
 		sec := h.now(a, c)
-		h.entry, h.generation = true, 0
+		h.generation = 0
 		h.overtaken = max(h.overtaken, decided)
-		h.forgetIn = time.Duration(c.Rand.Int64N(int64(3 * time.Second)))
-		h.withdrawn = max(h.withdrawn, through, sec)
 		type found struct {
 			second int64
 			spent  int
@@ -251,7 +217,7 @@ func (c *cluster) withdrawal(a *agent, through int64) {
 				return
 			}
 			a.withdrawals--
-			if a.haproxy != h && c.lending.mistake != believeReplaced { // the new process has not heard of it
+			if a.haproxy != h { // the new process has not heard of it
 				c.withdrawal(a, through)
 				return
 			}
@@ -292,49 +258,10 @@ func (c *cluster) reload(a *agent) {
 	a.old.stopping = true
 	a.haproxy = &haproxy{skew: a.old.skew, row: a.generation}
 	a.core.Reloaded(a.clock(c))
-	a.core.EndCreditByDefault(a.clock(c).Unix())
-	a.offered, a.offerAt, a.mayHaveThrough = 0, c.Now.Add(2*time.Second), 0
 	if through := a.told; through > 0 { // the new process does not know
 		a.told = 0
 		c.withdrawal(a, through)
 	}
-}
-
-// mayHave reports whether HAProxy may have credit for users without an entry.
-func (a *agent) mayHave(sec int64) bool {
-	return a.offered > 0 && sec >= a.offeredFrom || sec <= a.mayHaveThrough
-}
-
-// offer has HAProxy give credit to users without an entry, or no longer.
-func (c *cluster) offer(a *agent) {
-	delay := func() time.Duration { return time.Duration(c.Rand.Int64N(int64(10 * time.Millisecond))) }
-	h, core, sec := a.haproxy, a.core, a.clock(c).Unix()
-	switch {
-	case !c.serves(a): // it is none of them
-	case a.offered == 0 && c.Now.After(a.offerAt) && core.Agreed(a.clock(c)):
-		a.offered, a.offeredFrom = a.generation, sec+2
-		if c.lending.mistake != hideDefault {
-			core.CreditByDefault(a.offeredFrom)
-		}
-		d := byDefault{generation: a.generation, from: a.offeredFrom + 1, each: make(map[ratelimit.Key]int)}
-		for _, r := range c.rates {
-			d.each[keyOf(r)] = credit.Portion(r.Max, a.instances)
-		}
-		c.After(delay(), func() {
-			if a.core == core {
-				h.byDefault = d
-			}
-		})
-	case a.offered > 0 && a.offered != a.generation:
-		offered := a.offered
-		c.After(delay(), func() {
-			if h.byDefault = (byDefault{}); a.core == core && a.offered == offered {
-				a.offered, a.mayHaveThrough, a.offerAt = 0, a.clock(c).Unix()+1, c.Now.Add(2*time.Second)
-				core.EndCreditByDefault(a.mayHaveThrough)
-			}
-		})
-	}
-	c.After(100*time.Millisecond, func() { c.offer(a) })
 }
 
 // serves reports whether an instance has requests: one that joins waits until the others

@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"math"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -14,28 +13,6 @@ const (
 	lendAfter  = int64(50 * time.Millisecond)
 	lendBefore = second - int64(150*time.Millisecond)
 )
-
-// CreditByDefault says that from a second on HAProxy may have credit, without any Lend, for
-// users of whom it has not said in that second that it has none.
-func (a *Agent) CreditByDefault(from int64) {
-	// Adjoining spells are one, so that no second between them is taken for free.
-	if s := &a.byDefault; from-1 > s.through {
-		s.from = from
-	}
-	a.byDefault.through = math.MaxInt64
-}
-
-// EndCreditByDefault says that it is so through a second: behind that one, HAProxy has nothing
-// of its own in force, nor begins to.
-func (a *Agent) EndCreditByDefault(through int64) {
-	a.byDefault.through = min(a.byDefault.through, through)
-}
-
-// Agreed reports whether all agents go by the same number of instances, so that HAProxy
-// may be told what each user has by default.
-func (a *Agent) Agreed(at time.Time) bool {
-	return !a.leaving && a.fleet.informed && a.fleet.settled(at.Unix())
-}
 
 // Lendable reports whether HAProxy can have credit for these limits, which are all that
 // the user has, from the next second on: the agents agree on how many they are, HAProxy
@@ -78,11 +55,7 @@ func (a *Agent) lendable(b *bucket, now int64) bool {
 	a.advanceWindow(b, now)
 	p := &b.portion
 	// The next second's portion cannot be HAProxy's, or the agent may have disposed of it already.
-	if p.phase == portionNone || p.recalled(b.start+1) || p.settled > b.start || b.start != now/second {
-		return false
-	}
-	if p.phase == portionLent && (a.decidesAlone(b) || !a.mayHave(b.start+1)) {
-		// By default HAProxy may have it or not. Then it does no harm to give it once more.
+	if p.phase == portionNone || p.phase == portionLent || p.recalled(b.start+1) || p.settled > b.start || b.start != now/second {
 		return false
 	}
 	// Alone, nobody else wants what HAProxy has.
@@ -103,14 +76,6 @@ func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64)
 			continue
 		}
 		a.advanceWindow(b, at.UnixNano())
-		// HAProxy may have had it already.
-		if p := &b.portion; p.phase == portionLent {
-			from = min(from, p.from)
-			if p.denied < b.start {
-				// HAProxy may have begun by itself and spent some: then nothing of this second is given back.
-				p.again = b.start
-			}
-		}
 		b.portion.phase, b.portion.from, b.portion.lentAt = portionLent, from, at.UnixNano()
 	}
 }

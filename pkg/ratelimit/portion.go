@@ -20,8 +20,6 @@ type portion struct {
 	phase   portionPhase
 	from    int64 // portionLent: the first second in which HAProxy may have it
 	through int64 // portionRecalled: the last second in which HAProxy has none for certain
-	again   int64 // the last second in which it was given although HAProxy may have had it: what is spent then is not known
-	denied  int64 // the last second in which HAProxy said that it has none
 	until   int64 // the last second of credit that HAProxy has lost, or may have had, before it was withheld
 	lentAt  int64 // when an answer last brought it, ns
 
@@ -37,31 +35,20 @@ type portion struct {
 }
 
 // agentHas reports whether the agent, and not HAProxy, has the portion of a second.
-func (a *Agent) agentHas(p *portion, sec int64) bool {
-	return p.phase != portionNone && !a.haproxyHas(p, sec)
+func (p *portion) agentHas(sec int64) bool {
+	return p.phase != portionNone && !p.haproxyHas(sec)
 }
 
 // haproxyHas reports whether HAProxy has the portion of a second, or may have.
-func (a *Agent) haproxyHas(p *portion, sec int64) bool {
+func (p *portion) haproxyHas(sec int64) bool {
 	switch p.phase {
 	case portionNone:
 		return false
 	case portionLent:
 		return sec >= p.from || sec <= p.until
-	case portionWithheld:
-		return sec <= p.until || sec > p.denied && a.mayHave(sec)
 	}
-	return sec <= p.until || sec > p.through && a.mayHave(sec)
+	return sec <= p.until
 }
-
-// mayHave reports whether HAProxy may have credit in a second for whoever it has not said
-// otherwise of.
-func (a *Agent) mayHave(sec int64) bool {
-	return a.byDefault.from > 0 && sec >= a.byDefault.from && sec <= a.byDefault.through
-}
-
-// spell is some seconds. The zero spell is none.
-type spell struct{ from, through int64 }
 
 // forgetAt is when the portion may be forgotten, ns: not while it is recalled, for it is
 // given back in each second then, nor in a second in which it was taken, for it would be
@@ -92,7 +79,7 @@ func (a *Agent) divide(b *bucket) {
 func (a *Agent) takePortion(b *bucket) {
 	p := &b.portion
 	// settled is the guard against taking it twice, the invariant on which the sum rests.
-	if !a.agentHas(p, b.start) || p.settled >= b.start || !a.mayTake(b.start) {
+	if !p.agentHas(b.start) || p.settled >= b.start || !a.mayTake(b.start) {
 		return
 	}
 	p.settled, p.counted = b.start, 0
@@ -110,7 +97,7 @@ func (a *Agent) mayTake(sec int64) bool {
 // agent is alone and has given it as credit. Then the agent cannot decide anything
 // before it knows what HAProxy has spent.
 func (a *Agent) entrusted(b *bucket) bool {
-	return a.haproxyHas(&b.portion, b.start) && a.decidesAlone(b)
+	return b.portion.haproxyHas(b.start) && a.decidesAlone(b)
 }
 
 // admittedByHAProxy is how many requests of the bucket's second HAProxy admits by itself, of an
@@ -123,8 +110,6 @@ func (a *Agent) admittedByHAProxy(b *bucket) int {
 		return p.each
 	case p.settled == b.start:
 		return p.counted
-	case p.phase == portionWithheld && b.start > p.until && a.haproxyHas(p, b.start):
-		return p.each
 	}
 	return 0
 }
@@ -144,7 +129,7 @@ func (a *Agent) nextAsk(b *bucket, now int64) Ask {
 	if a.active(b, now) {
 		want = b.target(now, a.fleet.instances)
 	}
-	if !a.agentHas(p, sec) || p.settled >= sec || !a.mayTake(sec) {
+	if !p.agentHas(sec) || p.settled >= sec || !a.mayTake(sec) {
 		own = 0
 	}
 	ask.Ahead = max(0, want-own)
@@ -159,7 +144,7 @@ func (a *Agent) nextAsk(b *bucket, now int64) Ask {
 
 // keepPortion is what the agent keeps of its portion for requests that may come.
 func (a *Agent) keepPortion(b *bucket, now int64) int {
-	if a.agentHas(&b.portion, b.start) && a.holdsPortion(b, now) {
+	if b.portion.agentHas(b.start) && a.holdsPortion(b, now) {
 		return b.portion.each
 	}
 	return 0
@@ -203,7 +188,6 @@ func (p *portion) setBack(sec int64) {
 	}
 	// Seconds come again. What was promised of later ones would hold for as long as the clock was set back.
 	p.from, p.through, p.until = min(p.from, sec), min(p.through, sec+settleSpan), min(p.until, sec)
-	p.again, p.denied = min(p.again, sec), min(p.denied, sec)
 }
 
 // setBackTo follows a clock that was set back, should it have been.
@@ -211,8 +195,6 @@ func (a *Agent) setBackTo(sec int64) {
 	f := &a.fleet
 	f.shared, f.joined = min(f.shared, sec+1), min(f.joined, sec+1)
 	a.apartThrough, a.reloaded = min(a.apartThrough, sec), min(a.reloaded, sec)
-	// It may be a little ahead.
-	a.byDefault.from = min(a.byDefault.from, sec+settleSpan+1)
 	for i := range f.former {
 		f.former[i].through = min(f.former[i].through, sec+settleSpan)
 	}

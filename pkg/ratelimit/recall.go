@@ -55,10 +55,6 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 		a.schedule(b, now)
 		return
 	}
-	// What was spent by then cannot be known, so all of it counts: too few is safe, too many is not.
-	if sec <= p.again {
-		spent = max(spent, p.each)
-	}
 	// HAProxy's clock is ahead, and what it spent in this second is not known.
 	if sec > b.start {
 		a.spendRest(b)
@@ -113,7 +109,7 @@ func (a *Agent) spendRest(b *bucket) {
 	switch {
 	case a.entrusted(b):
 		b.admitted = max(b.admitted, b.limit)
-	case a.haproxyHas(p, b.start) && p.settled < b.start:
+	case p.haproxyHas(b.start) && p.settled < b.start:
 		p.settled, p.counted = b.start, p.each
 	}
 }

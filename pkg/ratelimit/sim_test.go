@@ -140,11 +140,6 @@ type agent struct {
 
 	withdrawals int   // that are on their way, or their answers: nobody is given credit meanwhile
 	told        int64 // the last second without credit that the core has been told of
-
-	offered        int   // the generation that HAProxy has credit of by default; 0: none
-	offeredFrom    int64 // from this second on
-	offerAt        time.Time
-	mayHaveThrough int64 // the last second in which it may still have some
 }
 
 // entry is one of HAProxy's table: it refuses until a second, or until it expires.
@@ -158,7 +153,6 @@ type waiter struct {
 	since time.Time
 	due   time.Time
 	first bool
-	none  bool // HAProxy has no credit
 	vain  bool // it is taken back before anybody waits for it
 }
 
@@ -200,9 +194,6 @@ func (s scenario) run() *cluster {
 		c.start(a, start.Add(-time.Second))
 		c.agents = append(c.agents, a)
 		c.After(0, func() { c.tick(a) })
-		if s.lending.byDefault {
-			c.After(0, func() { c.offer(a) })
-		}
 		for sec := range s.seconds {
 			c.arrivals(a, start.Add(time.Duration(sec)*time.Second), s.load(sec, i))
 		}
@@ -253,9 +244,6 @@ func (c *cluster) start(a *agent, at time.Time) {
 	}
 	a.core.Cluster(at, a.instances, a.rank)
 	c.regenerate(a)
-	a.offered, a.offerAt, a.mayHaveThrough = 0, c.Now.Add(time.Second), 0
-	a.haproxy.withdrawn += 4          // an entry without credit stays for minutes
-	a.haproxy.byDefault = byDefault{} // what the agent before told HAProxy is taken back first
 	a.core.RoundTrip(c.rtt)
 	a.inflight = false
 }
@@ -321,13 +309,8 @@ func (c *cluster) request(a *agent) {
 		rates = rates[len(rates)-1:]
 	}
 	admitted, said := c.native(a, rates)
-	none := said == ratelimit.Withheld
-	switch {
-	case !none || c.lending.mistake == hideDefault:
-	case a.withdrawals > 0:
+	if said == ratelimit.Withheld && a.withdrawals > 0 {
 		said = ratelimit.Uncertain
-	case a.mayHave(sec):
-		said = ratelimit.Pending
 	}
 	if admitted {
 		c.answered++
@@ -348,7 +331,7 @@ func (c *cluster) request(a *agent) {
 		c.problem("Left = %d of %+v, %v; want one of the limits and at most all of it", left, of, ok)
 	}
 	if w == nil {
-		c.verdict(a, v, rates, none)
+		c.verdict(a, v, rates)
 	} else if c.vain > 0 && c.Rand.Float64() < c.vain {
 		a.waiting[w] = waiter{rates: rates, vain: true}
 		core := a.core // it may be replaced meanwhile
@@ -362,7 +345,7 @@ func (c *cluster) request(a *agent) {
 			c.pump(a)
 		})
 	} else {
-		a.waiting[w] = waiter{rates: rates, since: c.Now, due: c.Now.Add(c.wait), first: first, none: none}
+		a.waiting[w] = waiter{rates: rates, since: c.Now, due: c.Now.Add(c.wait), first: first}
 		c.After(c.wait, func() {
 			if _, still := a.waiting[w]; still {
 				c.decided(a, w, a.core.Timeout(a.clock(c), w))
@@ -373,7 +356,7 @@ func (c *cluster) request(a *agent) {
 	c.pump(a)
 }
 
-func (c *cluster) verdict(a *agent, v ratelimit.Verdict, rates []limits.Rate, none bool) {
+func (c *cluster) verdict(a *agent, v ratelimit.Verdict, rates []limits.Rate) {
 	c.answered++
 	if v.Allowed && c.vain > 0 && c.Rand.Float64() < c.vain {
 		core := a.core
@@ -392,9 +375,7 @@ func (c *cluster) verdict(a *agent, v ratelimit.Verdict, rates []limits.Rate, no
 	for _, r := range rates {
 		c.count(keyOf(r), v.Second-v.Second%r.Window.Seconds())
 	}
-	if none || !c.lending.byDefault || c.Rand.IntN(20) == 0 { // which no agent does, and what may happen all the same
-		c.lend(a)
-	}
+	c.lend(a)
 }
 
 // count takes note of a request admitted in a window.
@@ -424,7 +405,7 @@ func (c *cluster) decided(a *agent, w *ratelimit.Waiting, v ratelimit.Verdict) {
 	if c.Now.After(info.due) {
 		c.problem("a request waited %v, longer than %v", d, c.wait)
 	}
-	c.verdict(a, v, info.rates, info.none)
+	c.verdict(a, v, info.rates)
 }
 
 // pump does what the daemon around the core does after each call.
