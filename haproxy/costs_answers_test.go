@@ -19,33 +19,32 @@ func overCost(told) vars {
 	}
 }
 
-// Who is refused for what their requests cost is told the unit, the window and when it ends, in every form of answer.
+// A refusal because of what requests cost names the unit, the window and when it ends, in every form of answer.
 func TestCostRefusals(t *testing.T) {
-	t.Parallel()
-	for _, beside := range []bool{false, true} {
+	for _, s := range []setup{usual, usualBeside} {
+		r := shared(t, s)
+		r.answerTold(overCost)
 		for _, row := range []struct {
-			body   string
+			header string
 			status int
 			want   string
 		}{
-			{"plain", 429, "Refused (cost): the limit tokens/minute is used up. Retry after 42 s.\n"},
-			{"problem", 429, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
+			{"X-Body: plain", 429, "Refused (cost): the limit tokens/minute is used up. Retry after 42 s.\n"},
+			{"X-Body: problem", 429, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
 				`"detail":"Refused (cost): the limit tokens\/minute is used up. Retry after 42 s.","violated-policies":["tokens\/minute"],"limit":"tokens\/minute","retry":42}`},
-			{"s3", 503, slowDown},
-			{"none", 429, ""},
+			{"X-Status: 503", 503, slowDown},
+			{"X-Body: none", 429, ""},
 		} {
-			c := newCostRig(t, setup{beside: beside, Config: Config{Identify: "header:X-User", RefuseStatus: row.status, Env: []string{"SLUICE_REFUSE_BODY=" + row.body}}})
-			c.answerTold(overCost)
-			got := c.get(t, "X-User: ann")
+			got := r.get(t, "X-User: ann", row.header)
 			if got.Status != row.status || got.Body != row.want {
-				t.Errorf("%s: %d %q, want %d %q", row.body, got.Status, got.Body, row.status, row.want)
+				t.Errorf("beside %t, %s: %d %q, want %d %q", s.beside, row.header, got.Status, got.Body, row.status, row.want)
 			}
 			for name, want := range map[string]string{
 				"RateLimit-Policy": `"tokens/minute";q=500000000000;w=60;qu="tokens"`, "RateLimit": `"tokens/minute";r=0;t=42`,
 				"Retry-After": "42", "Sluice-Reason": "cost", "Cache-Control": "no-store",
 			} {
 				if got := got.Header.Get(name); got != want {
-					t.Errorf("%s: %s = %q, want %q", row.body, name, got, want)
+					t.Errorf("beside %t, %s: %s = %q, want %q", s.beside, row.header, name, got, want)
 				}
 			}
 		}
@@ -54,7 +53,7 @@ func TestCostRefusals(t *testing.T) {
 
 func TestCostInAccessLog(t *testing.T) {
 	t.Parallel()
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}})
+	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}})
 	c.answerTold(overCost)
 	c.get(t, "X-User: ann")
 	line := c.takeLines(t, 0, 1)[0]
@@ -63,42 +62,41 @@ func TestCostInAccessLog(t *testing.T) {
 	}
 }
 
-// With SLUICE_RATELIMIT=all allowed requests are told what is left.
+// With SLUICE_RATELIMIT=all the answers to allowed requests say what is left.
 func TestRateLimitOnAllowedAnswers(t *testing.T) {
-	t.Parallel()
-	for _, beside := range []bool{false, true} {
-		for _, row := range []struct {
-			name   string
-			env    string
-			answer vars
-			want   map[string]string
-		}{
-			{"as shipped", "", vars{"class": "GET", "limit": uint32(60), "remaining": uint32(41)}, nil},
-			{"by the second", "all", vars{"class": "GET", "limit": uint32(60), "remaining": uint32(41)}, map[string]string{"RateLimit-Policy": `"GET";q=60;w=1`, "RateLimit": `"GET";r=41`}},
-			{"by the minute", "all", vars{"class": "*/minute", "limit": uint32(60), "remaining": uint32(0)}, map[string]string{"RateLimit-Policy": `"*/minute";q=60;w=60`, "RateLimit": `"*/minute";r=0`}},
-			{"by the hour", "all", vars{"class": "@*/GET/hour", "limit": uint32(60), "remaining": uint32(1)}, map[string]string{"RateLimit-Policy": `"@*/GET/hour";q=60;w=3600`, "RateLimit": `"@*/GET/hour";r=1`}},
-			{"in progress", "all", vars{"class": "concurrent-requests", "limit": uint32(9), "remaining": uint32(8)}, map[string]string{"RateLimit-Policy": `"concurrent-requests";q=9;qu="concurrent-requests"`, "RateLimit": `"concurrent-requests";r=8`}},
-			{"a cost", "all", vars{"class": "tokens/day", "unit": "tokens", "limit": "500000000000", "remaining": "499999999999"}, map[string]string{"RateLimit-Policy": `"tokens/day";q=500000000000;w=86400;qu="tokens"`, "RateLimit": `"tokens/day";r=499999999999`}},
-			{"nothing known", "all", nil, nil},
-			{"a dry run would have refused", "all", vars{"verdict": "dry-run", "class": "GET", "limit": uint32(60), "remaining": uint32(0)}, nil},
-			{"refused", "all", overCost(told{}), map[string]string{"RateLimit-Policy": `"tokens/minute";q=500000000000;w=60;qu="tokens"`, "RateLimit": `"tokens/minute";r=0;t=42`}},
-		} {
-			c := newCostRig(t, setup{beside: beside, Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_RATELIMIT=" + row.env}}})
-			c.answerTold(func(told) vars { return row.answer })
-			got := map[string]string{}
-			for name, values := range c.get(t, "X-User: ann").Header {
-				if strings.HasPrefix(name, "Ratelimit") {
-					got[strings.Replace(name, "Ratelimit", "RateLimit", 1)] = strings.Join(values, " + ")
+	for _, row := range []struct {
+		name   string
+		answer vars
+		want   map[string]string
+	}{
+		{"by the second", vars{"class": "GET", "limit": uint32(60), "remaining": uint32(41)}, map[string]string{"RateLimit-Policy": `"GET";q=60;w=1`, "RateLimit": `"GET";r=41`}},
+		{"by the minute", vars{"class": "*/minute", "limit": uint32(60), "remaining": uint32(0)}, map[string]string{"RateLimit-Policy": `"*/minute";q=60;w=60`, "RateLimit": `"*/minute";r=0`}},
+		{"by the hour", vars{"class": "GET/hour", "limit": uint32(60), "remaining": uint32(1)}, map[string]string{"RateLimit-Policy": `"GET/hour";q=60;w=3600`, "RateLimit": `"GET/hour";r=1`}},
+		{"in progress", vars{"class": "concurrent-requests", "limit": uint32(9), "remaining": uint32(8)}, map[string]string{"RateLimit-Policy": `"concurrent-requests";q=9;qu="concurrent-requests"`, "RateLimit": `"concurrent-requests";r=8`}},
+		{"a cost", vars{"class": "tokens/day", "unit": "tokens", "limit": "500000000000", "remaining": "499999999999"}, map[string]string{"RateLimit-Policy": `"tokens/day";q=500000000000;w=86400;qu="tokens"`, "RateLimit": `"tokens/day";r=499999999999`}},
+		{"nothing known", nil, nil},
+		{"a dry run would have refused", vars{"verdict": "dry-run", "class": "GET", "limit": uint32(60), "remaining": uint32(0)}, nil},
+		{"refused", overCost(told{}), map[string]string{"RateLimit-Policy": `"tokens/minute";q=500000000000;w=60;qu="tokens"`, "RateLimit": `"tokens/minute";r=0;t=42`}},
+	} {
+		for name, s := range map[string]setup{"ours": costly, "beside": usualBeside, "as shipped": usual} {
+			r := shared(t, s)
+			r.answerTold(func(told) vars { return row.answer })
+			a := r.get(t, "X-User: ann")
+			got, want := map[string]string{}, row.want
+			for _, field := range []string{"RateLimit-Policy", "RateLimit"} {
+				if values := a.Header.Values(field); len(values) > 0 {
+					got[field] = strings.Join(values, " + ")
 				}
 			}
-			if row.want == nil {
-				row.want = map[string]string{}
+			all := name != "as shipped"
+			if want == nil || !all && row.name != "refused" {
+				want = map[string]string{}
 			}
-			if diff := cmp.Diff(row.want, got); diff != "" {
-				t.Errorf("beside %t, %s: %s", beside, row.name, diff)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s, %s (-want +got):\n%s", name, row.name, diff)
 			}
-			if told := c.takeTold(t); len(told) != 1 || told[0].Log != (row.env == "all") {
-				t.Errorf("beside %t, %s: the agent was told %+v, want log %t", beside, row.name, told, row.env == "all")
+			if told := r.takeTold(t); len(told) != 1 || told[0].Log != all {
+				t.Errorf("%s, %s: the agent was told %+v, want log %t", name, row.name, told, all)
 			}
 		}
 	}
@@ -106,11 +104,9 @@ func TestRateLimitOnAllowedAnswers(t *testing.T) {
 
 // Requests by credit are told how many tickets are left of their second: of their class, and of all.
 func TestRateLimitByCredit(t *testing.T) {
-	t.Parallel()
-	for _, log := range []string{"", "json"} { // with the access log there is no short way
-		r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_RATELIMIT=all", "SLUICE_ACCESS_LOG=" + log}}, serve: func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("RateLimit", `"theirs";r=1`)
-		}})
+	logged := setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_RATELIMIT=all", accessLog}}}
+	for _, s := range []setup{costly, logged} { // with the access log there is no short way
+		r := shared(t, s.with(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("RateLimit", `"theirs";r=1`) }))
 		r.teachRow(t, generation, 0, 0)
 		r.lend(t, "ann", credit(50, map[string]uint32{"*": 1000, "GET": 500}))
 		proctest.Eventually(t, "two requests by credit in a second", func() error {
@@ -141,12 +137,11 @@ func TestRateLimitByCredit(t *testing.T) {
 
 // Costs work the same in a configuration of somebody's own.
 func TestCostsBeside(t *testing.T) {
-	t.Parallel()
-	c := newCostRig(t, setup{beside: true, Config: Config{Identify: "header:X-User", Fitted: true}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := shared(t, usualBeside.with(func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "40")
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"usage":{"total_tokens":21}}`)
-	}})
+	}))
 	c.charge("100", "1000")
 	if got := c.send(t, post(`{"max_tokens":7}`, "application/json", "X-User: ann", "X-Rows: 5")); got[0].Status != 200 {
 		t.Errorf("status %d", got[0].Status)
@@ -160,7 +155,7 @@ func TestCostsBeside(t *testing.T) {
 // Many threads settle each for itself, and all of it arrives; bandwidth may be held in the same answers.
 func TestCostsOfManyThreads(t *testing.T) {
 	t.Parallel()
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", Threads: 4}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, Threads: 4}, serve: func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "90")
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"usage":{"total_tokens":21}}`)

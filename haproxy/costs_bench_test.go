@@ -65,7 +65,7 @@ func BenchmarkCostsCPU(b *testing.B) {
 			differences, first := make([][]float64, len(group.rows)), []float64{}
 			const starts, turn = 8, 500
 			for range starts {
-				var rigs []*costRig
+				var rigs []*rig
 				for _, row := range group.rows {
 					rigs = append(rigs, newCostKind(b, row, request))
 				}
@@ -90,7 +90,7 @@ func BenchmarkCostsCPU(b *testing.B) {
 }
 
 // cpuOf is the CPU time that HAProxy takes while f runs, in µs.
-func (c *costRig) cpuOf(b *testing.B, f func()) float64 {
+func (c *rig) cpuOf(b *testing.B, f func()) float64 {
 	b.Helper()
 	before, err := c.proc.CPU()
 	if err != nil {
@@ -147,13 +147,13 @@ func BenchmarkCostsFirstByte(b *testing.B) {
 }
 
 // newCostKind starts HAProxy, agent and origin of a row, and makes requests until they are warm.
-func newCostKind(b *testing.B, k costKind, request []byte) *costRig {
+func newCostKind(b *testing.B, k costKind, request []byte) *rig {
 	b.Helper()
 	costs := k.costs
 	if costs == nil {
 		costs = []limits.CostUnit{}
 	}
-	c := newCostRig(b, setup{
+	c := newRig(b, setup{
 		Config: Config{Identify: "header:X-User", Fitted: true, CreditClasses: []string{"*", "GET"}, Costs: costs},
 		serve: func(w http.ResponseWriter, q *http.Request) {
 			switch q.URL.Path {
@@ -241,7 +241,7 @@ func BenchmarkCostsInstructions(b *testing.B) {
 				drive(b.N)
 				c.callgrind(b, "-d")
 				b.ReportMetric(0, "ns/op")
-				b.ReportMetric(float64(c.rig.counted(b))/float64(b.N), "instructions/op")
+				b.ReportMetric(float64(c.counted(b))/float64(b.N), "instructions/op")
 			})
 		}
 	}

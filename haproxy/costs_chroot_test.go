@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
@@ -29,10 +27,10 @@ func TestSettledWithChroot(t *testing.T) {
 		}
 		return jail + path
 	}
-	c := &costRig{reg: prometheus.NewRegistry(), path: "/run/costs.sock"}
-	c.listen(t, inside(c.path))
-	c.rig = newRig(t, setup{
-		Config:  Config{Identify: "header:X-User", Costs: units, CostsSocket: "unix@" + c.path},
+	outside := &costAgent{path: inside("/run/costs.sock")}
+	outside.listen(t)
+	c := newRig(t, setup{
+		Config:  Config{Identify: "header:X-User", Costs: units, CostsSocket: "unix@/run/costs.sock"},
 		noAgent: true, // it is not to listen where HAProxy would find it without chroot
 		serve: func(w http.ResponseWriter, q *http.Request) {
 			// Bob's requests, which may pass while HAProxy takes the agent to be away, cost nothing.
@@ -44,8 +42,9 @@ func TestSettledWithChroot(t *testing.T) {
 			return strings.Replace(cfg, "\nglobal\n", "\nglobal\n    chroot "+jail+"\n", 1)
 		},
 	})
+	c.costs = outside
 	c.charge("100")
-	c.rig.listen(t, inside(filepath.Join(c.dir, "spoa.sock")))
+	c.listen(t, inside(filepath.Join(c.dir, "spoa.sock")))
 	proctest.Eventually(t, "the agent is asked", func() error {
 		c.get(t, "X-User: bob")
 		if len(c.takeHeard(t)) == 0 {

@@ -38,9 +38,8 @@ func usage(total int) string {
 // Of a stream that the client leaves, what it has said counts; and each event is with the client before
 // the next one is sent.
 func TestSettledStreamThatIsLeft(t *testing.T) {
-	t.Parallel()
 	begun := make(chan chan int, 1)
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: sayAsTheyGoOn(begun)})
+	c := shared(t, costly.with(sayAsTheyGoOn(begun)))
 	c.charge("", "1000")
 	conn := dial(t, "tcp", c.addr)
 	defer conn.Close()
@@ -77,9 +76,8 @@ func TestSettledStreamThatIsLeft(t *testing.T) {
 // While a stream goes on that says as it does what it has cost so far, all of its estimate stays charged, and what is more than that
 // is charged at once.
 func TestSettledStreamThatSaysAsItGoesOn(t *testing.T) {
-	t.Parallel()
 	begun := make(chan chan int, 1)
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: sayAsTheyGoOn(begun)})
+	c := shared(t, costly.with(sayAsTheyGoOn(begun)))
 	charged := map[string]string{"ann": "1000", "ben": "200", "eve": "1000"}
 	c.answerTold(func(q told) vars { return vars{"charged_1": charged[q.User] + "@1764003600"} })
 	ends := map[string]func(){}
@@ -119,19 +117,13 @@ func TestSettledStreamThatSaysAsItGoesOn(t *testing.T) {
 // A request that no origin got costs nothing: HAProxy refuses it by a rule of its own. One that the origin got and whose answer
 // never came costs its estimate, whether the client has left or the origin is late: else clients had the origin work for nothing.
 func TestSettledWithoutAnAnswer(t *testing.T) {
-	t.Parallel()
 	var reached sync.Map // users whose requests the origin has got
 	late := make(chan struct{})
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, edit: func(cfg string) string {
-		const behindTheVerdict = "    # When the origin is full, lower classes are served first.\n"
-		cfg = strings.Replace(cfg, behindTheVerdict, "    http-request deny deny_status 403 if { req.hdr(x-deny) -m found }\n"+
-			"    http-request set-timeout server 300ms if { req.hdr(x-late) -m found }\n"+behindTheVerdict, 1)
-		return cfg
-	}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := shared(t, costly.with(func(w http.ResponseWriter, q *http.Request) {
 		_, _ = io.Copy(io.Discard, q.Body)
 		reached.Store(q.Header.Get("X-User"), true)
 		<-late
-	}})
+	}))
 	defer close(late)
 	c.charge("100", "1000")
 	const kind = "application/json"
@@ -183,10 +175,9 @@ func TestSettledWithoutAnAnswer(t *testing.T) {
 
 // A body whose bytes are held, for its user's bandwidth is limited, is read all the same.
 func TestSettledBodyThatIsHeld(t *testing.T) {
-	t.Parallel()
 	for _, size := range []int{3_000, 40_000} {
 		next := make(chan struct{})
-		c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+		c := shared(t, costly.with(func(w http.ResponseWriter, q *http.Request) {
 			body := fmt.Sprintf(`{"a":"%s","usage":{"total_tokens":21},"b":"%s"}`, strings.Repeat("x", size), strings.Repeat("y", 100))
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Content-Length", fmt.Sprint(len(body)))
@@ -194,7 +185,7 @@ func TestSettledBodyThatIsHeld(t *testing.T) {
 			w.(http.Flusher).Flush()
 			<-next
 			_, _ = io.WriteString(w, body)
-		}})
+		}))
 		c.answerTold(func(told) vars {
 			return vars{"charged_1": "1000@1764003600", "down": uint32(size / 20)} // of 64 bytes a second
 		})

@@ -10,8 +10,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,12 +29,11 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// costRig is a rig whose agent charges each request as a test says, and hears what it really cost.
-type costRig struct {
-	*rig
+// costAgent is the part of an agent that hears what requests did cost.
+type costAgent struct {
 	reg *prometheus.Registry
 
-	path string // of the socket that the agent listens on
+	path string // of its socket, or its address
 	stop func() // ends the listener
 
 	mu      sync.Mutex
@@ -50,30 +47,35 @@ var units = []limits.CostUnit{
 	{Name: "tokens", Classes: []string{"POST", "SEARCH"}, Estimate: limits.CostSource{JSON: []string{"max_tokens"}}, Actual: limits.CostSource{JSON: []string{"usage", "total_tokens"}}},
 }
 
-func newCostRig(t testing.TB, s setup) *costRig {
-	t.Helper()
-	if s.Costs == nil {
-		s.Costs = units
-	}
-	dir, err := os.MkdirTemp("", "sluice") // short, as newRig's
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	c := &costRig{reg: prometheus.NewRegistry(), path: filepath.Join(dir, "costs.sock")}
-	s.CostsSocket = "unix@" + c.path
-	c.listen(t, c.path)
-	c.rig = newRig(t, s)
-	return c
+// costly has requests cost something. An operator's rules refuse requests with a header X-Deny behind the verdict, give up the
+// origin soon for requests with X-Late, and have no Lua read the answers to requests with X-Small.
+var costly = setup{
+	Config: Config{
+		Identify: "header:X-User", Costs: units, Classes: []limits.Class{{Name: "SEARCH", Any: []limits.Match{{Methods: []string{"PUT"}}}}},
+		Env: []string{"SLUICE_RATELIMIT=all", "SLUICE_RETRY_JITTER=1"},
+	},
+	edit: func(cfg string) string {
+		const behindTheVerdict = "    # When the origin is full, lower classes are served first.\n"
+		cfg = strings.Replace(cfg, behindTheVerdict, "    http-request deny deny_status 403 if { req.hdr(x-deny) -m found }\n"+
+			"    http-request set-timeout server 300ms if { req.hdr(x-late) -m found }\n"+
+			"    http-request set-var(txn.test_small) bool(true) if { req.hdr(x-small) -m found }\n"+behindTheVerdict, 1)
+		cfg = regexp.MustCompile(`(?m)^ *http-response lua\.sluice_read_body .*$`).ReplaceAllString(cfg, "$0 !{ var(txn.test_small) -m found }")
+		return strings.Replace(cfg, "wait-for-body time 30s", "wait-for-body time 3s", 1)
+	},
 }
 
-// listen hears corrections until the test ends, or stop is called.
-func (c *costRig) listen(t testing.TB, path string) {
+// listen hears corrections until the rig ends, or stop is called.
+func (c *costAgent) listen(t testing.TB) {
 	t.Helper()
-	l, err := listen.Socket("costs", "unix:"+path)
+	network, address := "unix:", c.path
+	if !strings.HasPrefix(address, "/") {
+		network = ""
+	}
+	l, err := listen.Socket("costs", network+address)
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.reg = prometheus.NewRegistry()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := settling.New(settling.Options{Registerer: c.reg, Apply: func(batch []settling.Correction) {
 		c.mu.Lock()
@@ -89,15 +91,32 @@ func (c *costRig) listen(t testing.TB, path string) {
 	c.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Error(err)
+			panic(err)
 		}
 	})
 	t.Cleanup(c.stop)
 }
 
+// resetCosts forgets what was told before, all of which comes before the correction of one more request.
+func (r *rig) resetCosts(t *testing.T) {
+	t.Helper()
+	r.serving(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
+	r.charge("1")
+	r.get(t, "X-User: the-last")
+	proctest.Eventually(t, "the last correction", func() error {
+		r.costs.mu.Lock()
+		defer r.costs.mu.Unlock()
+		if n := len(r.costs.settled); n == 0 || r.costs.settled[n-1].User != "the-last" {
+			return fmt.Errorf("there are %d", n)
+		}
+		r.costs.settled, r.costs.unheard = nil, nil
+		return nil
+	})
+}
+
 // charge has the agent charge every request these amounts, "" for nothing.
-func (c *costRig) charge(amounts ...string) {
-	c.answerTold(func(told) vars {
+func (r *rig) charge(amounts ...string) {
+	r.answerTold(func(told) vars {
 		v := vars{}
 		for i, n := range amounts {
 			if n != "" {
@@ -109,8 +128,9 @@ func (c *costRig) charge(amounts ...string) {
 }
 
 // wantSettled waits until the corrections of each user and unit add up to these, as "user unit second": change.
-func (c *costRig) wantSettled(t testing.TB, want map[string]int64) {
+func (r *rig) wantSettled(t testing.TB, want map[string]int64) {
 	t.Helper()
+	c := r.costs
 	proctest.Eventually(t, "the corrections", func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -126,7 +146,7 @@ func (c *costRig) wantSettled(t testing.TB, want map[string]int64) {
 }
 
 // counted is a counter or a gauge of the listener.
-func (c *costRig) counted(t testing.TB, name string) float64 {
+func (c *costAgent) counted(t testing.TB, name string) float64 {
 	t.Helper()
 	families, err := c.reg.Gather()
 	if err != nil {
@@ -149,9 +169,7 @@ func post(body, contentType string, header ...string) string {
 
 // The agent is told which units there are, and what a request itself says that it will cost.
 func TestEstimates(t *testing.T) {
-	t.Parallel()
-	search := limits.Class{Name: "SEARCH", Any: []limits.Match{{Methods: []string{"PUT"}}}}
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", Classes: []limits.Class{search}}})
+	c := shared(t, costly)
 	const kind = "application/json"
 	for _, row := range []struct{ name, request, exports, tokens string }{
 		{"nothing", httpGET("/"), "", ""},
@@ -193,10 +211,7 @@ func TestEstimates(t *testing.T) {
 
 // A body that does not come is not waited for without end.
 func TestEstimateOfASlowBody(t *testing.T) {
-	t.Parallel()
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, edit: func(cfg string) string {
-		return strings.Replace(cfg, "wait-for-body time 30s", "wait-for-body time 100ms", 1)
-	}})
+	c := shared(t, costly)
 	conn := dial(t, "tcp", c.addr)
 	defer conn.Close()
 	whole := post(`{"max_tokens":300}`, "application/json")
@@ -214,8 +229,7 @@ func TestEstimateOfASlowBody(t *testing.T) {
 
 // What answers say in a header, by their status, or not at all.
 func TestSettledByHeaders(t *testing.T) {
-	t.Parallel()
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := shared(t, costly.with(func(w http.ResponseWriter, q *http.Request) {
 		if cost, told := q.Header["Tell"]; told {
 			w.Header()["X-Cost"] = cost
 		}
@@ -224,7 +238,7 @@ func TestSettledByHeaders(t *testing.T) {
 			fmt.Sscan(status, &n)
 			w.WriteHeader(n)
 		}
-	}})
+	}))
 	c.charge("100")
 	want := map[string]int64{}
 	for _, row := range []struct {
@@ -273,8 +287,7 @@ func TestSettledByHeaders(t *testing.T) {
 // hears which questions that were, and what the answer says is charged as if nothing had been: what the late verdicts say
 // counts for nothing.
 func TestSettledWithoutAVerdict(t *testing.T) {
-	t.Parallel()
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", VerdictTimeout: 100 * time.Millisecond, Env: []string{"SLUICE_CREDIT=off", "SLUICE_LATE_TIMEOUT=100ms"}}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, VerdictTimeout: 100 * time.Millisecond, Env: []string{"SLUICE_CREDIT=off", "SLUICE_LATE_TIMEOUT=100ms"}}, serve: func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if cost := q.Header.Get("Tell"); cost != "" {
 			w.Header().Set("X-Cost", cost)
@@ -301,10 +314,10 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 	}
 	close(late)
 	proctest.Eventually(t, "the corrections", func() error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
+		c.costs.mu.Lock()
+		defer c.costs.mu.Unlock()
 		got := map[string]int64{}
-		for _, s := range c.settled {
+		for _, s := range c.costs.settled {
 			got[s.User+" "+s.Unit] += s.Change
 			if s.Second < earliest {
 				t.Errorf("corrected in second %d, want %d or later", s.Second, earliest)
@@ -320,10 +333,10 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 		asked = append(asked, settling.Question{ID: q.ID, User: q.User})
 	}
 	proctest.Eventually(t, "the questions", func() error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if len(asked) != 8 || !slices.Equal(c.unheard, asked) {
-			return fmt.Errorf("heard nothing of %v, want of all of %v", c.unheard, asked)
+		c.costs.mu.Lock()
+		defer c.costs.mu.Unlock()
+		if len(asked) != 8 || !slices.Equal(c.costs.unheard, asked) {
+			return fmt.Errorf("heard nothing of %v, want of all of %v", c.costs.unheard, asked)
 		}
 		return nil
 	})
@@ -331,10 +344,10 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 	c.charge("100")
 	c.get(t, "X-User: cara", "Tell: 40")
 	proctest.Eventually(t, "a correction", func() error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if last := c.settled[len(c.settled)-1]; last.User != "cara" || last.Change != -60 || len(c.unheard) != 8 {
-			return fmt.Errorf("settled %v last, and heard no verdict of %d, want -60 of cara, and 8", last, len(c.unheard))
+		c.costs.mu.Lock()
+		defer c.costs.mu.Unlock()
+		if last := c.costs.settled[len(c.costs.settled)-1]; last.User != "cara" || last.Change != -60 || len(c.costs.unheard) != 8 {
+			return fmt.Errorf("settled %v last, and heard no verdict of %d, want -60 of cara, and 8", last, len(c.costs.unheard))
 		}
 		return nil
 	})
@@ -342,8 +355,7 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 
 // The second answer holds, whatever it is: a request that was asked about once more does not pass as one that nobody heard of.
 func TestVerdictsAboutLateCosts(t *testing.T) {
-	t.Parallel()
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", VerdictTimeout: 100 * time.Millisecond, Env: []string{"SLUICE_LATE_TIMEOUT=1m"}}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, VerdictTimeout: 100 * time.Millisecond, Env: []string{"SLUICE_LATE_TIMEOUT=1m"}}, serve: func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "40")
 	}})
 	// The first question about each user waits until the second one has its answer.
@@ -376,33 +388,28 @@ func TestVerdictsAboutLateCosts(t *testing.T) {
 	close(done)
 	c.wantSettled(t, map[string]int64{"ann exports 1764003600": -60})
 	proctest.Eventually(t, "the questions", func() error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
+		c.costs.mu.Lock()
+		defer c.costs.mu.Unlock()
 		mu.Lock()
 		defer mu.Unlock()
-		if len(c.unheard) != 2 || !slices.Contains(c.unheard, settling.Question{ID: first["ann"], User: "ann"}) || !slices.Contains(c.unheard, settling.Question{ID: first["ben"], User: "ben"}) {
-			return fmt.Errorf("heard nothing of %v, want of %v", c.unheard, first)
+		if len(c.costs.unheard) != 2 || !slices.Contains(c.costs.unheard, settling.Question{ID: first["ann"], User: "ann"}) || !slices.Contains(c.costs.unheard, settling.Question{ID: first["ben"], User: "ben"}) {
+			return fmt.Errorf("heard nothing of %v, want of %v", c.costs.unheard, first)
 		}
 		return nil
 	})
 }
 
-// An origin that cannot be reached has cost nothing; a file may say that failures cost their estimate.
+// An origin that cannot be reached has cost nothing; a file may say that failures cost their estimate. The agent's address may be
+// one of loopback.
 func TestSettledWithoutAnOrigin(t *testing.T) {
 	t.Parallel()
-	for _, failed := range []bool{false, true} {
-		costs := []limits.CostUnit{{Name: "calls", FailedCostsEstimate: failed}, {Name: "exports", Actual: limits.CostSource{Header: "x-cost"}}}
-		c := newCostRig(t, setup{Config: Config{Identify: "header:X-User", Costs: costs, Origin: "127.0.0.1:1"}})
-		c.charge("50", "100")
-		if got := c.get(t, "X-User: ann"); got.Status != 503 {
-			t.Errorf("status %d, want 503", got.Status)
-		}
-		want := map[string]int64{"ann calls 1764003600": -50, "ann exports 1764003600": -100}
-		if failed {
-			delete(want, "ann calls 1764003600")
-		}
-		c.wantSettled(t, want)
+	costs := []limits.CostUnit{{Name: "calls"}, {Name: "exports", Actual: limits.CostSource{Header: "x-cost"}}, {Name: "tries", FailedCostsEstimate: true}}
+	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: costs, Origin: "127.0.0.1:1", CostsSocket: proctest.FreeAddr(t)}})
+	c.charge("50", "100", "200")
+	if got := c.get(t, "X-User: ann"); got.Status != 503 {
+		t.Errorf("status %d, want 503", got.Status)
 	}
+	c.wantSettled(t, map[string]int64{"ann calls 1764003600": -50, "ann exports 1764003600": -100})
 }
 
 // zipped is a body that is compressed.
@@ -416,7 +423,6 @@ func zipped(text string) string {
 
 // What answers say in their bodies. The client gets every byte.
 func TestSettledByBodies(t *testing.T) {
-	t.Parallel()
 	filler := strings.Repeat("lorem ipsum ", 200_000)
 	const stream = "text/event-stream"
 	answers := map[string]struct {
@@ -454,7 +460,7 @@ func TestSettledByBodies(t *testing.T) {
 		"failed":              {-1000, "application/json", "", 500, []string{`{"error":"x"}`}},
 		"failed and told":     {-979, "application/json", "", 429, []string{`{"usage":{"total_tokens":21}}`}},
 	}
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := shared(t, costly.with(func(w http.ResponseWriter, q *http.Request) {
 		a := answers[q.Header.Get("X-User")]
 		w.Header().Set("Content-Type", a.kind)
 		if a.coding != "" {
@@ -470,7 +476,7 @@ func TestSettledByBodies(t *testing.T) {
 				w.(http.Flusher).Flush()
 			}
 		}
-	}})
+	}))
 	c.charge("", "1000")
 	want := map[string]int64{}
 	for user, a := range answers {
@@ -484,7 +490,7 @@ func TestSettledByBodies(t *testing.T) {
 	}
 	c.wantSettled(t, want)
 	proctest.Eventually(t, "the unreadable answer", func() error {
-		if n := c.counted(t, "sluice_settle_unreadable_answers_total"); n != 1 {
+		if n := c.costs.counted(t, "sluice_settle_unreadable_answers_total"); n != 1 {
 			return fmt.Errorf("%v unreadable answers, want 1", n)
 		}
 		return nil
@@ -493,28 +499,23 @@ func TestSettledByBodies(t *testing.T) {
 
 // A small document takes no call of Lua but that which settles it.
 func TestSmallDocumentsAreReadByHAProxy(t *testing.T) {
-	t.Parallel()
-	withoutReader := func(cfg string) string {
-		return regexp.MustCompile(`(?m)^ *http-response lua\.sluice_read_body .*\n`).ReplaceAllString(cfg, "")
-	}
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, edit: withoutReader, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := shared(t, costly.with(func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, completion)
-	}})
+	}))
 	c.charge("", "1000")
-	c.get(t, "X-User: ann")
+	c.get(t, "X-User: ann", "X-Small: 1")
 	c.wantSettled(t, map[string]int64{"ann tokens 1764003600": -971})
 }
 
 // HAProxy reads the same number in small documents as Go's encoding/json, or leaves them to the script. Each has
 // a user of its own.
 func TestSmallDocumentsAreReadAsByGo(t *testing.T) {
-	t.Parallel()
 	var texts []string
 	for i := range 400 {
 		texts = append(texts, rapid.Custom(drawAnswer).Example(i))
 	}
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := shared(t, costly.with(func(w http.ResponseWriter, q *http.Request) {
 		i, err := strconv.Atoi(strings.TrimPrefix(q.Header.Get("X-User"), "user-"))
 		if err != nil {
 			t.Error(err)
@@ -522,7 +523,7 @@ func TestSmallDocumentsAreReadAsByGo(t *testing.T) {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, texts[i])
-	}})
+	}))
 	c.charge("", "1000")
 	want, found := map[string]int64{}, 0
 	for i, text := range texts {
@@ -544,36 +545,33 @@ func TestSmallDocumentsAreReadAsByGo(t *testing.T) {
 
 // What an agent that is away is to be told waits for it, and a connection that it closed is opened anew.
 func TestSettledWhenTheAgentIsBack(t *testing.T) {
-	t.Parallel()
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := shared(t, costly.with(func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "40")
-	}})
+	}))
 	c.charge("100")
 	c.get(t, "X-User: before")
 	want := map[string]int64{"before exports 1764003600": -60}
 	c.wantSettled(t, want)
 	// What is sent over a connection that the agent has just left is lost. HAProxy closes one that it does not use.
-	c.disconnects(t)
-	c.stop()
+	c.costs.disconnects(t)
+	c.costs.stop()
 	for i := range 20 {
 		user := fmt.Sprintf("user%d", i)
 		c.get(t, "X-User: "+user)
 		want[user+" exports 1764003600"] = -60
 	}
-	c.reg = prometheus.NewRegistry()
-	c.listen(t, c.path)
+	c.costs.listen(c.lives)
 	c.wantSettled(t, want)
 	// And when there is nothing more to tell, the connection ends: else the process would not after a reload.
-	c.disconnects(t)
+	c.costs.disconnects(t)
 }
 
 // A connection that is in use all the time lives on, although the agent never says anything: from 3.0 on HAProxy ends one
 // on which nothing was heard for as long as its time-out.
 func TestSettledOverAConnectionInUse(t *testing.T) {
-	t.Parallel()
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := shared(t, costly.with(func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "40")
-	}})
+	}))
 	c.charge("100")
 	want := map[string]int64{"ann exports 1764003600": 0}
 	// Longer than lua/costs.lua's time-out of a connection that is not there yet. No pause is one in which it would be closed.
@@ -582,17 +580,16 @@ func TestSettledOverAConnectionInUse(t *testing.T) {
 		want["ann exports 1764003600"] -= 60
 	}
 	c.wantSettled(t, want)
-	if n := c.counted(t, "sluice_settle_dropped_corrections_total"); n != 0 {
+	if n := c.costs.counted(t, "sluice_settle_dropped_corrections_total"); n != 0 {
 		t.Errorf("%v corrections dropped, want none", n)
 	}
 }
 
 // A process that a reload has told to end settles the answers that come after it, while it lives.
 func TestSettledAfterAReload(t *testing.T) {
-	t.Parallel()
 	started, answer := make(chan struct{}), make(chan struct{})
 	last := make(chan struct{})
-	c := newCostRig(t, setup{Config: Config{Identify: "header:X-User"}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := newRig(t, costly.with(func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "40")
 		started <- struct{}{}
 		if q.Header.Get("X-User") == "last" {
@@ -600,7 +597,7 @@ func TestSettledAfterAReload(t *testing.T) {
 		} else {
 			<-answer
 		}
-	}})
+	}))
 	c.charge("100")
 	for _, user := range []string{"ann", "last"} {
 		conn := dial(t, "tcp", c.addr)
@@ -626,34 +623,8 @@ func TestSettledAfterAReload(t *testing.T) {
 	close(last)
 }
 
-// The agent's address may be one of loopback.
-func TestCostsAddress(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	d := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, CostsSocket: l.Addr().String()}, serve: func(w http.ResponseWriter, q *http.Request) {
-		w.Header().Set("X-Cost", "40")
-	}})
-	d.answerTold(func(told) vars { return vars{"charged_0": "100@5"} })
-	d.get(t, "X-User: ann")
-	conn, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetReadDeadline(time.Now().Add(proctest.Patience))
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	if want := "40 100@5 exports ann\n"; err != nil || line != want {
-		t.Errorf("told %q, %v, want %q", line, err, want)
-	}
-}
-
 // Files without costs have nothing of them.
 func TestFilesWithoutCosts(t *testing.T) {
-	t.Parallel()
 	files, err := Config{Fitted: true}.files()
 	if err != nil {
 		t.Fatal(err)
@@ -669,7 +640,6 @@ func TestFilesWithoutCosts(t *testing.T) {
 
 // Units that no file could name are refused, rather than written.
 func TestCostUnitsAreChecked(t *testing.T) {
-	t.Parallel()
 	good := limits.CostUnit{Name: "tokens"}
 	for name, costs := range map[string][]limits.CostUnit{
 		"a name":          {{Name: "a b"}},
@@ -693,7 +663,7 @@ func TestCostUnitsAreChecked(t *testing.T) {
 }
 
 // disconnects waits until HAProxy has no connection any more by which it settles.
-func (c *costRig) disconnects(t testing.TB) {
+func (c *costAgent) disconnects(t testing.TB) {
 	t.Helper()
 	proctest.Eventually(t, "the end of the connection", func() error {
 		if n := c.counted(t, "sluice_settle_connections"); n != 0 {

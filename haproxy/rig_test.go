@@ -289,13 +289,14 @@ type rig struct {
 	env   []string // of HAProxy
 
 	session session    // of the agent with HAProxy's peer
+	costs   *costAgent // if requests cost something
 	lives   testing.TB // whose end is that of the rig
 
 	mu    sync.Mutex
 	serve http.HandlerFunc // the origin
 	seen  []*http.Request  // by the origin
 
-	tests int // that use it now
+	tests map[*testing.T]bool // that use it now
 }
 
 // setup changes how a rig is started.
@@ -353,20 +354,24 @@ var creditOff = setup{Config: Config{Identify: "header:X-User", Threads: 2, Env:
 // usualBeside are the lines in a configuration of somebody's own.
 var usualBeside = setup{beside: true, Config: Config{
 	Identify: "header:X-User", Fitted: true, Bandwidth: true, Threads: 2, Env: []string{"SLUICE_RATELIMIT=all"}, Costs: units,
+}, edit: func(cfg string) string {
+	return strings.Replace(cfg, "    http-request deny if refused\n", "    http-request deny if refused\n"+operatorsRules, 1)
 }}
+
+// operatorsRules refuse a path, believe a proxy, and choose the form of refusals.
+const operatorsRules = `    http-request set-src req.hdr(x-forwarded-for,-1) if { src 10.0.0.0/8 }
+    http-request deny deny_status 403 if { path /own }
+    http-request set-var(txn.sluice_refuse_status) req.fhdr(X-Status) if { req.fhdr(X-Status) -m found }
+    http-request set-var(txn.sluice_refuse_status) int(429) if { req.fhdr(X-Status) 429i }
+    http-request set-var(txn.sluice_refuse_body) req.fhdr(X-Body) if { req.fhdr(X-Body) -m found }
+`
 
 // withDoors adds a listener whose clients say their address in the PROXY protocol, and rules of an operator's where haproxy.cfg
 // says that they go.
 func withDoors(cfg string) string {
 	const bind, rules = `    bind "${SLUICE_BIND-127.0.0.1:8080}"`, "    # Rules of your own go here."
 	cfg = strings.Replace(cfg, bind, bind+"\n    bind \"unix@${SLUICE_TEST_DIR-.}/proxy.sock\" accept-proxy", 1)
-	return strings.Replace(cfg, rules, `    http-request set-src req.hdr(x-forwarded-for,-1) if { src 10.0.0.0/8 }
-    http-request deny deny_status 403 if { path /own }
-    http-request set-var(txn.sluice_refuse_status) req.fhdr(X-Status) if { req.fhdr(X-Status) -m found }
-    http-request set-var(txn.sluice_refuse_status) int(429) if { req.fhdr(X-Status) 429i }
-    http-request set-var(txn.sluice_refuse_body) req.fhdr(X-Body) if { req.fhdr(X-Body) -m found }
-
-`+rules, 1)
+	return strings.Replace(cfg, rules, operatorsRules+"\n"+rules, 1)
 }
 
 // lasting is a test whose cleanups wait for the end of the package's last test.
@@ -376,7 +381,7 @@ func (lasting) Cleanup(f func()) { rigs.ends = append(rigs.ends, f) }
 func (lasting) Failed() bool     { return false }
 
 // shared returns a rig that all tests with the same configuration use. Its tables are empty and its agent allows
-// everything. Only tests that run in parallel share it at the same time: then it is as the others left it, and each test has
+// everything. Only tests that run in parallel share a rig at the same time: then the rig is as the others left it, and each test has
 // users of its own, whom it names in answerFor and toldOf.
 func shared(t *testing.T, s setup) *rig {
 	t.Helper()
@@ -396,18 +401,22 @@ func shared(t *testing.T, s setup) *rig {
 		if rigs.byConfig == nil {
 			rigs.byConfig = map[string]*rig{}
 		}
+		r.tests = map[*testing.T]bool{}
 		rigs.byConfig[key] = r
-	} else if r.tests == 0 {
+	} else if len(r.tests) == 0 || len(r.tests) == 1 && r.tests[t] {
 		r.reset(t, s)
 	}
-	r.tests++
+	if r.tests[t] {
+		return r
+	}
+	r.tests[t] = true
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("output of HAProxy:\n%s", r.proc.Output())
 		}
 		rigs.Lock()
 		defer rigs.Unlock()
-		r.tests--
+		delete(r.tests, t)
 	})
 	return r
 }
@@ -438,7 +447,12 @@ func (r *rig) reset(t *testing.T, s setup) {
 		})
 		r.takeTold(t)
 	}
+	if r.costs != nil && !s.noAgent {
+		r.resetCosts(t)
+	}
 	r.proc.ClearOutput()
+	r.answerTold(nil)
+	r.takeTold(t)
 	for table := range strings.Lines(r.cli(t, "show table")) {
 		if name, ok := strings.CutPrefix(table, "# table: "); ok {
 			name, _, _ = strings.Cut(name, ",")
@@ -502,6 +516,7 @@ func newRig(t testing.TB, s setup) *rig {
 		{&c.Runtime, filepath.Join(dir, "runtime.sock")},
 		{&c.SPOE, "unix@" + filepath.Join(dir, "spoa.sock")},
 		{&c.Peer, "unix@" + filepath.Join(dir, "peer.sock")},
+		{&c.CostsSocket, "unix@" + filepath.Join(dir, "costs.sock")},
 		{&c.Bind, proctest.FreeAddr(t)},
 	} {
 		if *field.value == "" {
@@ -517,6 +532,10 @@ func newRig(t testing.TB, s setup) *rig {
 	}
 	if !s.noAgent {
 		r.listen(t, filepath.Join(dir, "spoa.sock"))
+		if len(c.Costs) > 0 {
+			r.costs = &costAgent{path: strings.TrimPrefix(c.CostsSocket, "unix@")}
+			r.costs.listen(t)
+		}
 	}
 	write := Write
 	if s.beside {
