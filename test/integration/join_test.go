@@ -41,7 +41,7 @@ func TestInstanceJoins(t *testing.T) {
 	if n := open.User("calm").Ratios(50, 0).FalseRefusals; n > 0 {
 		t.Errorf("%d requests of a user far below the limit were refused", n)
 	}
-	scene.CheckRate(t, bytes.Of(0, 1), "alone", time.Second, 3*time.Second, 3)
-	scene.CheckRate(t, bytes, "together", 6*time.Second, d, 3)
+	scene.CheckRate(t, bytes.Of(0, 1), "alone", time.Second, 3*time.Second, 1)
+	scene.CheckRate(t, bytes, "together", 6*time.Second, d, 1)
 	checkExact(t, s)
 }
