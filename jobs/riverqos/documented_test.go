@@ -2,84 +2,17 @@ package riverqos_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/rivertype"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
-
-// In the plain mode a job over the limit sleeps 30 s and up to 10 s more, as docs/jobs.md says.
-// It is what River is told, and what it writes.
-func TestAJobOverTheLimitSleepsForAsLongAsIsDocumented(t *testing.T) {
-	t.Parallel() // it mostly waits
-	byDefault, err := jobs.FromEnv(func(string) (string, bool) { return "", false })
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		name          string
-		least, jitter time.Duration // of the configuration
-		from, to      time.Duration
-	}{
-		{"the zero configuration", 0, 0, 30 * time.Second, 40 * time.Second},
-		{"the environment's, of which nothing is set", byDefault.Snooze, byDefault.Jitter, 30 * time.Second, 40 * time.Second},
-		{"numbers of one's own", 2 * time.Minute, time.Second, 120 * time.Second, 121 * time.Second},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			const sleeping = 60
-			var mu sync.Mutex
-			var told []time.Duration
-			r := start(t, ungated, func(cfg *riverqos.Config, rc *river.Config) {
-				cfg.Mode, cfg.Snooze, cfg.SnoozeJitter = riverqos.Snooze, c.least, c.jitter
-				rc.Queues["slow_default"] = river.QueueConfig{MaxWorkers: 2 * sleeping}
-				rc.Middleware = []rivertype.Middleware{river.WorkerMiddlewareFunc(func(ctx context.Context, _ *rivertype.JobRow, doInner func(context.Context) error) error {
-					err := doInner(ctx)
-					if snooze := new(river.JobSnoozeError); errors.As(err, &snooze) {
-						mu.Lock()
-						defer mu.Unlock()
-						told = append(told, snooze.Duration)
-					}
-					return err
-				})}
-			})
-			r.insert(1+sleeping, task{User: "ann", Do: "hang"}, "slow_default")
-			proctest.Eventually(t, "all but one sleep", func() error {
-				if got := r.states(); got["scheduled"] != sleeping || got["running"] != 1 {
-					return fmt.Errorf("states are %v, want %d scheduled and 1 running", got, sleeping)
-				}
-				return nil
-			})
-			mu.Lock()
-			defer mu.Unlock()
-			shortest, longest := slices.Min(told), slices.Max(told)
-			if len(told) != sleeping || shortest < c.from || longest > c.to {
-				t.Errorf("River was told of %d sleeps from %v to %v, want %d from %v to %v", len(told), shortest, longest, sleeping, c.from, c.to)
-			}
-			// All of the jitter is in use. That none of sixty is in a third of it happens once in ten billion times.
-			if third := (c.to - c.from) / 3; shortest > c.from+third || longest < c.to-third {
-				t.Errorf("the sleeps are from %v to %v, want them all over %v to %v", shortest, longest, c.from, c.to)
-			}
-			var others int
-			err := r.pool.QueryRow(t.Context(), `SELECT count(*) FROM river_job WHERE state = 'scheduled'
-				AND scheduled_at NOT BETWEEN attempted_at + make_interval(secs => $1) AND now() + make_interval(secs => $2)`, c.from.Seconds(), c.to.Seconds()).Scan(&others)
-			if err != nil || others != 0 {
-				t.Errorf("%d jobs are scheduled for another time, %v, want none", others, err)
-			}
-			close(r.gate("hang"))
-		})
-	}
-}
 
 // 24 jobs of four users, one of each tier that there is without a limit file: of none more run at
 // a time than docs/jobs.md says, 1, 3, 3 and 5, and so many do, although those with the most slots

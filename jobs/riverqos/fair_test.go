@@ -16,51 +16,6 @@ import (
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
-func TestNeverMoreThanTheLimitRun(t *testing.T) {
-	t.Parallel() // it mostly waits
-	for _, c := range []struct {
-		name    string
-		total   int
-		options []option
-	}{
-		{"one, through the gate", 1, nil},
-		{"three, through the gate", 3, nil},
-		{"one, parked and woken", 1, []option{ungated}},
-		{"three, parked and woken", 3, []option{ungated}},
-		{"one, asleep meanwhile", 1, []option{ungated, snoozing}},
-		{"three, asleep meanwhile", 3, []option{ungated, snoozing}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			r := start(t, c.options...)
-			r.tiers.set("ann", jobs.Limits{Total: c.total})
-			ids := r.insert(12, task{User: "ann", Do: "hang"}, "slow_default")
-			r.runs("ann", c.total) // so many at a time, however slow the machine is
-			ids = append(ids, r.insert(12, task{User: "ann", Do: "brief"}, "slow_default")...)
-			close(r.gate("hang"))
-			r.finished(ids)
-			r.atMost("ann", c.total)
-			if n := r.spent(); n != 1 {
-				t.Errorf("a job spent %d attempts, want 1: waiting costs none", n)
-			}
-		})
-	}
-}
-
-// The plain mode parks no job: one that got no slot tries again by itself.
-func TestSnooze(t *testing.T) {
-	r := start(t, ungated, snoozing)
-	ids := r.insert(3, task{User: "ann", Do: "hang"}, "slow_default")
-	r.runs("ann", 1)
-	proctest.Eventually(t, "the others sleep", func() error { return r.counted("sluice_jobs_snoozes_total", "free") })
-	if u := r.usage("ann"); len(u.Parked)+len(u.Reserved) != 0 {
-		t.Errorf("parked %v, reserved %v, want none", u.Parked, u.Reserved)
-	}
-	close(r.gate("hang"))
-	r.finished(ids)
-	r.atMost("ann", 1)
-}
-
 func TestALongBacklogHoldsNobodyUp(t *testing.T) {
 	r := start(t)
 	first := r.insert(1000, task{User: "ann", Do: "hang"}, "slow_default")
@@ -247,58 +202,6 @@ func TestALostLeaseEndsTheJobsContext(t *testing.T) {
 	r.finished(ids) // it is tried again
 	if n := r.spent(); n != 1 {
 		t.Errorf("the job spent %d attempts, want 1", n)
-	}
-}
-
-// Run may be forgotten, or end too soon.
-func TestWithoutRunAJobEndsWithItsLease(t *testing.T) {
-	pool, _ := fresh(t)
-	fair, err := riverqos.New(riverqos.Config{
-		Pool: pool, Slots: jobs.NewMemory(nil), Tiers: &tiers{}, User: riverqos.FromArgs("user"), Lease: 200 * time.Millisecond,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
-	defer cancel()
-	var cause error
-	row := &rivertype.JobRow{ID: 1, Queue: "slow_default", EncodedArgs: []byte(`{"user":"ann"}`)}
-	err = fair.Middleware()[0].(rivertype.WorkerMiddleware).Work(ctx, row, func(ctx context.Context) error {
-		<-ctx.Done()
-		cause = context.Cause(ctx)
-		return ctx.Err()
-	})
-	if !errors.Is(cause, riverqos.ErrLeaseLost) {
-		t.Errorf("the job's context ended: %v, want %v", cause, riverqos.ErrLeaseLost)
-	}
-	if snooze := new(river.JobSnoozeError); !errors.As(err, &snooze) {
-		t.Errorf("Work() = %v, want a snooze", err)
-	}
-}
-
-func TestSlotsThatForgotEverythingDoNotEndJobs(t *testing.T) {
-	broken := &breakable{Slots: jobs.NewMemory(nil)}
-	r := start(t, func(c *riverqos.Config, _ *river.Config) { c.Slots, c.Lease = broken, time.Hour })
-	ids := r.insert(2, task{User: "ann", Do: "hang"}, "slow_default")
-	r.runs("ann", 1)
-	for _, s := range r.usageOf(broken, "ann").Held {
-		if _, err := broken.Release(context.Background(), jobs.Claim{Job: s.Job, Holder: s.Holder}, jobs.Limits{Total: 1}, time.Second); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if !r.fair.RenewAll(t.Context()) {
-		t.Error("RenewAll() = false, want true: the slot is taken anew")
-	}
-	if n := len(r.usageOf(broken, "ann").Held); n != 1 {
-		t.Errorf("%d slots are held, want 1", n)
-	}
-	close(r.gate("hang"))
-	r.finished(ids)
-	r.atMost("ann", 1)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.begun) != len(ids) {
-		t.Errorf("what happened is %q, want %d beginnings", r.begun, len(ids))
 	}
 }
 
