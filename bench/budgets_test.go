@@ -323,7 +323,7 @@ func priceOfBudgets(b *testing.B, instances int, start func(costs bool, origin s
 				v.proxies = append(v.proxies, in.HAProxy)
 			}
 			var err error
-			if v.busy, err = load.NewSlicer(c.Addresses(), costConnections, func(i int) load.Request { return requests[i%freeUsers] }); err != nil {
+			if v.busy, err = newSlicer(c.Addresses(), costConnections, requests); err != nil {
 				b.Fatal(err)
 			}
 			b.Cleanup(v.busy.Close)

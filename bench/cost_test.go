@@ -254,11 +254,11 @@ func (v *variant) connect(b *testing.B, addresses []string, users int) {
 		requests[i].Headers = []byte("X-User: user-" + strconv.Itoa(i) + "\r\n")
 	}
 	var err error
-	if v.busy, err = load.NewSlicer(addresses, costConnections, func(i int) load.Request { return requests[i%users] }); err != nil {
+	if v.busy, err = newSlicer(addresses, costConnections, requests); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(v.busy.Close)
-	if v.single, err = load.NewSlicer(addresses[:1], 1, func(i int) load.Request { return requests[i%users] }); err != nil {
+	if v.single, err = newSlicer(addresses[:1], 1, requests); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(v.single.Close)
@@ -305,10 +305,19 @@ func (v *variant) singleTurn(b *testing.B) {
 	v.singleTurns = append(v.singleTurns, v.slice(b, v.single))
 }
 
-func (v *variant) slice(b *testing.B, s *load.Slicer) load.Slice {
-	r, err := s.Run(costSlice)
+// newSlicer makes a load on so many connections to all addresses together.
+func newSlicer(addresses []string, connections int, requests []load.Request) (*load.Slicer, error) {
+	targets, err := load.Spread("even", addresses...)
 	if err != nil {
-		b.Fatal(err)
+		return nil, err
+	}
+	return load.NewSlicer(load.Spec{Targets: targets, Conns: connections / len(addresses), Requests: func(i int) load.Request { return requests[i%len(requests)] }})
+}
+
+func (v *variant) slice(b *testing.B, s *load.Slicer) load.Slice {
+	r, err := s.Run(b.Context(), costSlice)
+	if err != nil || len(r.Failures) > 0 {
+		b.Fatalf("%v failed: %v", r.Failures, err)
 	}
 	for status, n := range r.Others {
 		v.notOK[status] += n

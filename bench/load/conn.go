@@ -32,6 +32,7 @@ const (
 
 // A target is the loop's side of a Target.
 type target struct {
+	index      uint16
 	family     int
 	sockaddr   syscall.Sockaddr
 	host       string

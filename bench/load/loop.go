@@ -42,6 +42,7 @@ type loop struct {
 	wall    int64     // the wall clock …
 	mono    time.Time // … when the monotonic clock said this
 	in      *receiver
+	turns   *turns // of a Slicer; nil: requests are sent when they are due
 }
 
 func newLoop(s Spec, addrs []netip.AddrPort) (*loop, error) {
@@ -63,7 +64,7 @@ func newLoop(s Spec, addrs []netip.AddrPort) (*loop, error) {
 	l.report = &Report{Duration: s.Duration, Reasons: []string{""}}
 	for i, a := range addrs {
 		family, sa := address(a)
-		l.targets = append(l.targets, &target{family: family, sockaddr: sa, host: a.String()})
+		l.targets = append(l.targets, &target{index: uint16(i), family: family, sockaddr: sa, host: a.String()})
 		l.report.Targets = append(l.report.Targets, s.Targets[i].Address)
 	}
 	return l, nil
@@ -87,11 +88,7 @@ func (l *loop) run(ctx context.Context) (*Report, error) {
 // openAhead opens the connections that a run begins with. Those that fail are
 // for the requests to find out about.
 func (l *loop) openAhead() error {
-	for _, t := range l.targets {
-		for range l.spec.Ahead {
-			l.connect(t)
-		}
-	}
+	l.refill()
 	for deadline := l.now() + int64(aheadWithin); l.now() < deadline; {
 		pending := 0
 		for _, t := range l.targets {
@@ -105,6 +102,14 @@ func (l *loop) openAhead() error {
 		}
 	}
 	return nil
+}
+
+// refill opens connections until each target has as many as are opened ahead.
+func (l *loop) refill() {
+	for _, t := range l.targets {
+		for t.open < l.spec.Ahead && l.connect(t) {
+		}
+	}
 }
 
 // start moves the schedule to the present.
@@ -309,6 +314,9 @@ func (l *loop) connected(c *conn) {
 // free gives a connection to the request that has waited longest.
 func (l *loop) free(c *conn) {
 	c.state = idle
+	if l.turns != nil && l.turns.take(l, c) {
+		return
+	}
 	for t := c.target; t.waiting.len() > 0; {
 		i := t.waiting.peek()
 		if l.overdue(i, l.now()) {
@@ -386,6 +394,9 @@ func (l *loop) settleAt(i int, f Failure, now int64) {
 	r := &l.results[i]
 	r.Received, r.Failure = now, f
 	l.settled++
+	if l.turns != nil {
+		l.turns.note(r)
+	}
 	if l.spec.Settled != nil {
 		l.spec.Settled(l.report.Users[r.User], l.report.Reasons[r.Reason], *r)
 	}

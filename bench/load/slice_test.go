@@ -1,7 +1,6 @@
 package load
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -32,7 +31,7 @@ func TestSlicerKeepsItsConnectionsBusy(t *testing.T) {
 	a, b := httptest.NewServer(handler(&first)), httptest.NewServer(handler(&second))
 	defer a.Close()
 	defer b.Close()
-	s, err := NewSlicer([]string{addr(a), addr(b)}, 6, Users("GET", "/", "allowed", "refused", "gone"))
+	s, err := NewSlicer(Spec{Targets: []Target{{Address: addr(a)}, {Address: addr(b)}}, Conns: 3, Requests: Users("GET", "/", "allowed", "refused", "gone")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +39,7 @@ func TestSlicerKeepsItsConnectionsBusy(t *testing.T) {
 
 	answers, refused := 0, 0
 	for range 3 { // each slice opens again what the one before has lost
-		r, err := s.Run(10 * time.Millisecond)
+		r, err := s.Run(t.Context(), 30*time.Millisecond)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,26 +65,49 @@ func TestSlicerKeepsItsConnectionsBusy(t *testing.T) {
 }
 
 func TestSlicerRefuses(t *testing.T) {
-	for _, tt := range []struct {
-		name        string
-		addresses   []string
-		connections int
-	}{
-		{"no address", nil, 1},
-		{"fewer connections than addresses", []string{"127.0.0.1:1", "127.0.0.1:2"}, 1},
-		{"too many connections", []string{"127.0.0.1:1"}, MaxConns + 1},
+	for name, s := range map[string]Spec{
+		"no address":           {Requests: Users("GET", "/")},
+		"too many connections": {Targets: []Target{{Address: "127.0.0.1:1"}}, Conns: MaxConns + 1, Requests: Users("GET", "/")},
+		"another machine":      {Targets: []Target{{Address: "192.0.2.1:80"}}, Requests: Users("GET", "/")},
 	} {
-		if _, err := NewSlicer(tt.addresses, tt.connections, Users("GET", "/")); err == nil {
-			t.Errorf("%s: NewSlicer() = nil error", tt.name)
+		if _, err := NewSlicer(s); err == nil {
+			t.Errorf("%s: NewSlicer() = nil error", name)
 		}
 	}
-	s, err := NewSlicer([]string{"192.0.2.1:80"}, 1, Users("GET", "/"))
+}
+
+// A server that closes connections, or does not answer, is asked again on another connection.
+func TestSlicerConnectsAgain(t *testing.T) {
+	release := make(chan struct{})
+	var asked atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		switch asked.Add(1) % 3 {
+		case 0:
+			panic(http.ErrAbortHandler)
+		case 1:
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		}
+	}))
+	defer server.Close()
+	defer close(release)
+	s, err := NewSlicer(Spec{Targets: []Target{{Address: addr(server)}}, Conns: 2, Timeout: 20 * time.Millisecond, Requests: Users("GET", "/")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if _, err := s.Run(time.Millisecond); !errors.Is(err, ErrNotLoopback) {
-		t.Errorf("Run() to another machine = %v, want %v", err, ErrNotLoopback)
+	sum := Slice{Failures: map[Failure]int{}}
+	for end := time.Now().Add(time.Minute); sum.Answers < 3 || sum.Failures[TimedOut] < 3 || sum.Failures[Closed] < 3; {
+		r, err := s.Run(t.Context(), 30*time.Millisecond)
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("%+v, %v; want three of each", sum, err)
+		}
+		sum.Answers += r.Answers
+		for f, n := range r.Failures {
+			sum.Failures[f] += n
+		}
 	}
 }
 
@@ -102,12 +124,12 @@ func TestSlicerSendsBodies(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	s, err := NewSlicer([]string{addr(server)}, 2, func(int) Request { return Request{Method: "POST", Body: []byte(body)} })
+	s, err := NewSlicer(Spec{Targets: []Target{{Address: addr(server)}}, Conns: 2, Requests: func(int) Request { return Request{Method: "POST", Body: []byte(body)} }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if r, err := s.Run(10 * time.Millisecond); err != nil || r.Answers < 2 {
+	if r, err := s.Run(t.Context(), 30*time.Millisecond); err != nil || r.Answers < 2 {
 		t.Errorf("%d answers, %v; want one on each connection at least", r.Answers, err)
 	}
 	select {

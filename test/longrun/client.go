@@ -170,7 +170,6 @@ func (c *clients) send(q request) (refused bool) {
 		User: q.user, Kind: q.kind, Method: q.method, Path: q.path, Instance: q.instance,
 		ID: fmt.Sprint(c.next.Add(1)), Sent: time.Now(), Estimate: q.estimate, Within: q.within,
 	}
-	c.sent.Add(1)
 	send := c.exchange
 	if q.kind == kindWebsocket {
 		send = c.websocket
@@ -180,16 +179,22 @@ func (c *clients) send(q request) (refused bool) {
 	if err != nil {
 		h.Error = err.Error()[:min(200, len(err.Error()))]
 	}
+	c.note(h.Status, err == nil || h.GivenUp)
+	c.history.Write(h)
+	return h.Status == http.StatusTooManyRequests || err != nil
+}
+
+// note counts a request for progress reports.
+func (c *clients) note(status int, answered bool) {
+	c.sent.Add(1)
 	switch {
-	case h.Status == http.StatusTooManyRequests:
+	case status == http.StatusTooManyRequests:
 		c.refused.Add(1)
-	case err != nil && !h.GivenUp, h.Status >= 500:
+	case !answered, status >= 500:
 		c.failed.Add(1)
 	default:
 		c.admitted.Add(1)
 	}
-	c.history.Write(h)
-	return h.Status == http.StatusTooManyRequests || err != nil
 }
 
 func (c *clients) exchange(q request, h *history.Request) error {

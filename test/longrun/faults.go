@@ -49,7 +49,7 @@ func (r *runner) begin(f schedule.Fault) (end func() error, err error) {
 	case history.Storm:
 		return r.storm(f)
 	case history.Overload:
-		return r.overload(f)
+		return r.flood(int(f.Amount), f.For)
 	}
 	return nothing, fmt.Errorf("nobody knows how to begin %q", f.Name)
 }
@@ -167,7 +167,7 @@ func (r *runner) neverRead(f schedule.Fault) (end func() error, err error) {
 // half of a request.
 func (r *runner) storm(f schedule.Fault) (end func() error, err error) {
 	if f.Target == "all" {
-		return r.flood(flood{rate: float64(f.Amount) / f.For.Seconds(), conns: int(f.Amount) / r.instances, ahead: true, patience: stormPatience}, f.For)
+		return r.connectAtOnce(int(f.Amount))
 	}
 	var i int
 	_, _ = fmt.Sscanf(f.Target, "haproxy-%d", &i)
@@ -176,11 +176,6 @@ func (r *runner) storm(f schedule.Fault) (end func() error, err error) {
 			_, _ = conn.Write([]byte("GET / HTTP/1.1\r\nHost: chaos\r\nX-Us"))
 		}
 	})
-}
-
-// overload offers more requests than the cluster serves, on so many connections to each HAProxy.
-func (r *runner) overload(f schedule.Fault) (end func() error, err error) {
-	return r.flood(flood{rate: r.floodRate, conns: int(f.Amount), patience: floodPatience}, f.For)
 }
 
 // open opens connections, and greets on each.

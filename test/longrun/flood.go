@@ -1,16 +1,14 @@
 package main
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/test/longrun/history"
 	"github.com/sluice-qos/sluice/test/longrun/schedule"
 )
@@ -21,9 +19,9 @@ const (
 	newName       = "name-"
 	sources       = 16 // addresses that connections come from
 	floodPatience = 2 * time.Second
+	stormFor      = 5 * time.Second
 	stormPatience = 60 * time.Second
-	slicePlanned  = 1_000_000 // requests that are planned at a time
-	maxFailures   = 1000      // lines about failed requests of one flood
+	maxFailures   = 1000 // lines about failed requests of one flood
 )
 
 // floodLimits is what the cluster limits. "minute" has no credit, so agents are asked about each of its requests.
@@ -40,17 +38,17 @@ users:
 
 // overloadScenario offers two instances, with the shipped --max-wait, more requests and connections than they serve. Calm users must be
 // answered in time nevertheless, and users above their limits must have all of them afterwards.
-func overloadScenario(seed uint64, d time.Duration, rate float64, connections int) (*scenario, error) {
+func overloadScenario(seed uint64, d time.Duration, connections int) (*scenario, error) {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil { // Go raised the limit as far as possible
 		return nil, err
 	}
-	// Two slices of a flood overlap. The origin and the calm users need some, too.
-	spare := int(min(files.Cur, 1<<20)) - 4000
+	// HAProxies have as many connections to the origin, which is this process too. The calm users need some besides.
+	spare := int(min(files.Cur, 1<<20))/2 - 1000
 	calm := history.Limit{Class: "GET", Requests: map[string]int{"second": 20}, Concurrent: 50}
 	s := &scenario{
-		kind: "overload", seed: seed, store: "single", instances: 2, polygens: 1, maxWait: 20 * time.Millisecond, limits: floodLimits, floodRate: rate,
-		plan: schedule.Overload(d, min(4000, spare/4), min(connections, spare)),
+		kind: "overload", seed: seed, store: "single", instances: 2, polygens: 1, maxWait: 20 * time.Millisecond, limits: floodLimits,
+		plan: schedule.Overload(d, min(4000, spare/2), min(connections, spare)),
 		users: []user{
 			{name: "calm", does: steady, kinds: one, rate: 10, method: "GET", limit: calm, within: time.Second},
 			{name: "minute-calm", does: steady, kinds: one, rate: 10, method: "GET", limit: perMinute("GET", 6000), within: time.Second},
@@ -67,14 +65,6 @@ func overloadScenario(seed uint64, d time.Duration, rate float64, connections in
 			user{name: fmt.Sprintf("minute-%d", i), limit: perMinute("GET", 6000)})
 	}
 	return s, nil
-}
-
-// flood is clients who do not wait for each other.
-type flood struct {
-	rate     float64
-	conns    int  // at most to each instance
-	ahead    bool // all of them are opened before anything is sent
-	patience time.Duration
 }
 
 // floodUser draws who sends.
@@ -94,58 +84,69 @@ func (s *scenario) floodUser(random *rand.Rand) (kind string, number uint64) {
 }
 
 // outcome counts what became of a flood's requests.
-type outcome struct {
-	mu                                                 sync.Mutex
-	offered, admitted, refused, gaveUp, unsent, failed int
-}
+type outcome struct{ admitted, refused, gaveUp, unsent, failed int }
 
-// flood begins a flood, and returns what waits for its end.
-func (r *runner) flood(f flood, d time.Duration) (end func() error, err error) {
-	var o outcome
-	deadline := d
-	if f.ahead {
-		deadline += f.patience // the requests of all connections are waited for
+// flood has so many connections to each instance send one request after another, each when the one before is answered or given up. It
+// returns what waits for the end.
+func (r *runner) flood(conns int, d time.Duration) (end func() error, err error) {
+	spec, o, err := r.floodSpec(conns, floodPatience)
+	if err != nil {
+		return func() error { return nil }, err
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, deadline)
-	slice := min(d, time.Duration(slicePlanned/f.rate*float64(time.Second)))
-	slices := int((d + slice - 1) / slice)
-	failed := make(chan error, slices)
-	var all sync.WaitGroup
-	for i := range slices {
-		all.Go(func() {
-			if clock.Sleep(ctx, time.Duration(i)*slice) {
-				failed <- r.floodSlice(ctx, f, &o, uint64(i), min(slice, d-time.Duration(i)*slice))
-			}
-		})
+	slicer, err := load.NewSlicer(spec)
+	if err != nil {
+		return func() error { return nil }, err
 	}
+	done := make(chan error, 1)
+	go func() {
+		defer slicer.Close()
+		_, err := slicer.Run(r.ctx, d)
+		done <- err
+	}()
 	return func() error {
-		all.Wait()
-		cancel()
-		r.origin.writeCrowd()
-		close(failed)
-		r.say("flood: %d offered, %d admitted, %d refused, %d without an answer in time, %d without a connection, %d failed", o.offered, o.admitted, o.refused, o.gaveUp, o.unsent, o.failed)
-		for err := range failed {
-			if err != nil {
-				return err
-			}
-		}
-		if f.ahead && o.unsent > o.offered/100 {
-			return fmt.Errorf("%d of %d connections could not be opened", o.unsent, o.offered)
-		}
-		return nil
+		err := <-done
+		r.endFlood(o)
+		return err
 	}, nil
 }
 
-func (r *runner) floodSlice(ctx context.Context, f flood, o *outcome, number uint64, d time.Duration) error {
-	targets, err := load.Spread("even", r.world.c.Addresses()...)
+// connectAtOnce opens so many connections to all instances together, and sends one request on each.
+func (r *runner) connectAtOnce(conns int) (end func() error, err error) {
+	spec, o, err := r.floodSpec(conns/r.instances, stormPatience)
 	if err != nil {
-		return err
+		return func() error { return nil }, err
 	}
-	random := rand.New(rand.NewPCG(r.seed, number))
+	spec.Ahead, spec.Rate, spec.Duration, spec.Seed = spec.Conns, float64(conns)/stormFor.Seconds(), stormFor, r.seed
+	done := make(chan error, 1)
+	go func() {
+		_, err := load.Run(r.ctx, spec)
+		done <- err
+	}()
+	return func() error {
+		err := <-done
+		r.endFlood(o)
+		if o.unsent > conns/100 {
+			err = errors.Join(err, fmt.Errorf("%d of %d connections could not be opened", o.unsent, conns))
+		}
+		return err
+	}, nil
+}
+
+// endFlood writes down what became of a flood.
+func (r *runner) endFlood(o *outcome) {
+	r.origin.writeCrowd()
+	r.say("%+v", *o)
+}
+
+// floodSpec is a load of a flood's users, whose outcome is complete when it is over.
+func (r *runner) floodSpec(conns int, patience time.Duration) (load.Spec, *outcome, error) {
+	targets, err := load.Spread("even", r.world.c.Addresses()...)
+	random := rand.New(rand.NewPCG(r.seed, uint64(time.Since(r.begun))))
+	o := &outcome{}
 	var headers []byte
-	s := load.Spec{
-		Targets: targets, Rate: f.rate, Duration: d, Arrivals: load.Poisson, Seed: r.seed + number,
-		Conns: f.conns, Sources: sources, Timeout: f.patience, Settled: func(_, _ string, result load.Result) { o.settled(r, result) },
+	return load.Spec{
+		Targets: targets, Conns: conns, Sources: sources, Timeout: patience,
+		Settled: func(_, _ string, result load.Result) { o.settled(r, result) },
 		Requests: func(int) load.Request {
 			kind, number := r.floodUser(random)
 			headers = append(append(headers[:0], "X-User: "...), kind...)
@@ -153,20 +154,10 @@ func (r *runner) floodSlice(ctx context.Context, f flood, o *outcome, number uin
 			headers = append(strconv.AppendInt(headers, time.Now().UnixNano(), 10), "\r\n"...)
 			return load.Request{Headers: headers}
 		},
-	}
-	if f.ahead {
-		s.Ahead = f.conns
-	}
-	if report, err := load.Run(ctx, s); report == nil {
-		return err
-	}
-	return nil // otherwise an error is that the time was over
+	}, o, err
 }
 
 func (o *outcome) settled(r *runner, result load.Result) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.offered++
 	switch {
 	case result.Failure == load.TimedOut:
 		o.gaveUp++

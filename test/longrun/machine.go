@@ -43,7 +43,9 @@ func (r *runner) watchMachine(ctx context.Context) {
 		if late := m.threads(r.world); late > 0 {
 			m.note(now.Add(-watched-late), now, late)
 		}
-		if f, over := m.over(now.Add(-2 * watched)); over {
+		if r.flooded() {
+			m.forget()
+		} else if f, over := m.over(now.Add(-2 * watched)); over {
 			r.history.Write(f)
 		}
 	}
@@ -64,6 +66,13 @@ func (m *machine) note(begin, end time.Time, late time.Duration) {
 	}
 	m.fault.Name, m.fault.End, m.worst = history.Machine, end, max(m.worst, late)
 	m.fault.Parameter = fmt.Sprintf("%v at most", m.worst.Round(time.Millisecond))
+}
+
+// forget drops the present fault.
+func (m *machine) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fault, m.worst = history.Fault{}, 0
 }
 
 // over returns the present fault if it has ended before a time.

@@ -47,8 +47,7 @@ type soakOptions struct {
 
 type overloadOptions struct {
 	Duration    time.Duration `default:"5m" help:"How long the flood lasts."`
-	Rate        float64       `default:"200000" help:"Requests a second that are offered."`
-	Connections int           `default:"12000" help:"Connections that are opened at once afterwards."`
+	Connections int           `default:"9000" help:"Connections that are opened at once afterwards."`
 }
 
 type judgeOptions struct {
@@ -112,7 +111,7 @@ func (c *soakOptions) Run(ctx context.Context, o *options) error {
 
 // Run is the command.
 func (c *overloadOptions) Run(ctx context.Context, o *options) error {
-	s, err := overloadScenario(o.Seed, c.Duration, c.Rate, c.Connections)
+	s, err := overloadScenario(o.Seed, c.Duration, c.Connections)
 	if err != nil {
 		return err
 	}

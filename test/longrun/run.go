@@ -159,6 +159,13 @@ func (r *runner) mark(fault string, active bool) {
 	}
 }
 
+// flooded reports whether a flood keeps threads waiting, which is no excuse for an overloaded cluster.
+func (r *runner) flooded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kind == "overload" && len(r.active) > 0
+}
+
 func (r *runner) say(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

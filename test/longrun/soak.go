@@ -92,7 +92,10 @@ func (r *runner) sendSteadily(ctx context.Context) error {
 				}
 				return next
 			},
-			Settled: r.steady.settled,
+			Settled: func(kind, reason string, result load.Result) {
+				r.steady.settled(kind, reason, result)
+				r.clients.note(int(result.Status), result.Failure == load.Answered)
+			},
 		})
 		if err != nil && ctx.Err() == nil {
 			return err

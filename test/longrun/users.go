@@ -28,7 +28,6 @@ type scenario struct {
 	strangers   float64       // requests a second of users whose names are new each time
 	steadyRate  float64       // requests a second of steady load; 0 is none
 	settle      time.Duration // until all of steady load's users were there
-	floodRate   float64       // requests a second of a flood
 	memory      map[string]float64
 }
 
@@ -140,7 +139,7 @@ const crowdUsers = 8
 func chaosScenario(seed uint64, store string, d time.Duration) *scenario {
 	s := &scenario{
 		kind: "chaos", seed: seed, store: store, instances: schedule.Instances, polygens: schedule.Polygens, faults: true, maxWait: 60 * time.Millisecond,
-		plan: schedule.Chaos(seed, store, d), limits: chaosLimits, users: chaosUsers, strangers: 10, floodRate: 20_000,
+		plan: schedule.Chaos(seed, store, d), limits: chaosLimits, users: chaosUsers, strangers: 10,
 		otherLimits: strings.NewReplacer("hot: {requests: {GET: 40}}", "hot: {requests: {GET: 25}}", "busy: {concurrent: 6}", "busy: {concurrent: 4}").Replace(chaosLimits),
 	}
 	for _, u := range chaosUsers {

@@ -184,7 +184,7 @@ func startWorld(t *Scene, s *scenario, origin string) (*world, error) {
 	w := &world{t: t, scenario: s, links: map[string]*proctest.Link{}, parts: map[string]*part{}}
 	o := cluster.Options{
 		Instances: s.instances, Polygens: s.polygens, Limits: s.limits, MaxWait: s.maxWait, Master: true, Origin: origin,
-		Env: []string{"GORACE=halt_on_error=1"},
+		Env: []string{"GORACE=halt_on_error=1"}, EnvOf: w.env, SPOAArgs: []string{"--drain", judge.Drain.String()},
 	}
 	if s.race {
 		o.Built = filepath.Join(t.dir, "commands")
@@ -197,7 +197,7 @@ func startWorld(t *Scene, s *scenario, origin string) (*world, error) {
 		if w.clock, err = newClocks(t.dir); err != nil {
 			return nil, err
 		}
-		o.Line, o.EnvOf, o.SPOAArgs = w.line, w.env, []string{"--drain", judge.Drain.String()}
+		o.Line = w.line
 	}
 	err := attempt(func() {
 		w.store = startStore(t, s.store)
@@ -222,13 +222,15 @@ func (w *world) line(name, to string) string {
 	return w.links[name].Addr
 }
 
-func (w *world) env(process string) []string {
-	env, err := w.clock.env(process)
+func (w *world) env(process string) (env []string) {
+	if w.scenario.faults {
+		var err error
+		if env, err = w.clock.env(process); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 	if strings.HasPrefix(process, "haproxy ") {
 		env = append(env, "SLUICE_HARD_STOP="+judge.Drain.String())
-	}
-	if err != nil {
-		w.t.Fatal(err)
 	}
 	return env
 }

@@ -48,7 +48,7 @@ var kinds = []kind{
 	{history.NoMemory, 4, masters, plain, time.Second, 8 * time.Second},
 	{history.NeverReads, 3, polygens, []shape{{"%d connections", 1, 200}}, 3 * time.Second, 10 * time.Second},
 	{history.Storm, 2, haproxies, []shape{{"%d connections", 200, 4000}}, time.Second, 5 * time.Second},
-	{history.Overload, 2, everything, []shape{{"%d clients", 16, 128}}, time.Second, 4 * time.Second},
+	{history.Overload, 2, everything, []shape{{"%d connections", 5, 40}}, time.Second, 4 * time.Second},
 }
 
 func numbered(name string, n int) (all []string) {
