@@ -196,8 +196,13 @@ func (f *fault) judge(t *testing.T, s *scene.Scene) {
 		scene.CheckAnswered(t, open)
 		scene.CheckRateUpTo(t, bytes, "mover", begins+time.Second, over, 1, f.bytes)
 	}
-	if n := open.User("calm").Ratios(50, 0).FalseRefusals; n > 0 {
+	// HAProxy may refuse a request whose verdict is late.
+	inTime := open.User("calm").Only(func(x load.Result) bool { return !x.Refused() || x.Received-x.Sent < int64(scene.ShortWait) })
+	if n := inTime.Ratios(50, 0).FalseRefusals; n > 0 {
 		t.Errorf("%d requests of a user far below the limit were refused", n)
+		for _, x := range inTime.Refused().Results {
+			t.Logf("sent %v after the fault began, answered after %v", time.Unix(0, x.Sent).Sub(began), time.Duration(x.Received-x.Sent))
+		}
 	}
 	const limit = 20
 	most := func(of float64) int { return int(of*limit + 0.5) }
@@ -266,9 +271,19 @@ func checkExact(t *testing.T, s *scene.Scene) {
 	s.Runs["busy"].Begin()
 	side(
 		func() {
-			r := s.Offer(t, "even", 200, 2*time.Second, scene.GETs("alice"))
-			scene.CheckAnswered(t, r)
-			scene.CheckLimit(t, r, "alice", 20, 0.9)
+			round := 0
+			// For some seconds agents may leave a part of the limit to one that was away.
+			proctest.Eventually(t, "the limit is used again", func() error {
+				round++
+				user := fmt.Sprint("alice-", round)
+				r := s.Offer(t, "even", 200, 2*time.Second, scene.GETs(user))
+				scene.CheckAnswered(t, r)
+				scene.CheckLimit(t, r, user, 20, 0)
+				if n := len(r.Admitted().Results); n < 36 {
+					return fmt.Errorf("%d of 40 admitted in two seconds", n)
+				}
+				return nil
+			})
 		},
 		func() { scene.CheckRuns(t, closed.Run(t.Context(), s.Closed("busy", 40, 3*time.Second))) },
 	)
