@@ -20,7 +20,6 @@ import (
 type logLine struct {
 	Time      string `json:"time"`
 	Instance  string `json:"instance"`
-	Endpoint  string `json:"endpoint"`
 	Client    string `json:"client"`
 	Method    string `json:"method"`
 	Path      string `json:"path"`
@@ -71,8 +70,8 @@ func (r *rig) takeLines(t testing.TB, skip, n int) []logLine {
 		if d.More() {
 			t.Errorf("line %q has more than an object", text)
 		}
-		if keys := keysOf(t, text); len(keys) != 17 {
-			t.Errorf("line %q has the keys %q, want each of 17 once", text, keys)
+		if keys := keysOf(t, text); len(keys) != 16 {
+			t.Errorf("line %q has the keys %q, want each of 16 once", text, keys)
 		}
 		lines = append(lines, l)
 	}
@@ -122,7 +121,7 @@ func (l logLine) told() string {
 	if l.Cause != "-" { // none, of a request that was not refused
 		why += "/" + l.Cause
 	}
-	return fmt.Sprintf("%s %s %s %d %s %s %s %s %s %s %s", l.Endpoint, l.Method, l.Path, l.Status, l.Verdict, why, l.User, l.Class,
+	return fmt.Sprintf("%s %s %d %s %s %s %s %s %s %s", l.Method, l.Path, l.Status, l.Verdict, why, l.User, l.Class,
 		number(l.Limit), number(l.Remaining), number(l.Retry))
 }
 
@@ -135,7 +134,7 @@ func TestAccessLog(t *testing.T) {
 		},
 		edit: func(cfg string) string {
 			return strings.Replace(cfg, "    # Rules of your own go here.",
-				"    http-request set-var(txn.sluice_endpoint) req.fhdr(x-endpoint)\n    http-request deny deny_status 401 if { path /own }\n    # Rules of your own go here.", 1)
+				"    http-request deny deny_status 401 if { path /own }\n    # Rules of your own go here.", 1)
 		},
 	})
 	answers := map[string]vars{
@@ -155,8 +154,8 @@ func TestAccessLog(t *testing.T) {
 		if h.User == "queued" {
 			return vars{"others": limits.OthersKey, "wait": uint32(1000), "limit": uint32(3)}
 		}
-		if _, user := limits.SplitEndpoint(h.User); h.Log {
-			return answers[user]
+		if h.Log {
+			return answers[h.User]
 		}
 		return nil
 	})
@@ -165,26 +164,24 @@ func TestAccessLog(t *testing.T) {
 	r.teach(t, "block", "carol", hour, 0)
 	n := 0
 	for _, row := range []struct{ name, request, want string }{
-		{"nothing to say", httpGET("/a?secret=1", "X-User: alice"), `- GET /a 200 allowed - alice GET null null null`},
-		{"what remains", httpGET("/", "X-User: told"), `- GET / 200 allowed - told GET/minute 60 41 null`},
-		{"nothing remains", httpGET("/", "X-User: last"), `- GET / 200 allowed - last concurrent-requests 2 0 null`},
-		{"an operation", httpGET("/?list", "X-User: alice"), `- GET / 200 allowed - alice LIST null null null`},
-		{"another method", httpRequest("PROPFIND", "/", "X-User: alice"), `- PROPFIND / 200 allowed - alice OTHER null null null`},
-		{"no path", httpRequest("OPTIONS", "*", "X-User: alice"), `- OPTIONS - 200 allowed - alice OPTIONS null null null`},
-		{"at an endpoint", httpGET("/", "X-User: told", "X-Endpoint: up"), `up GET / 200 allowed - @up/told GET/minute 60 41 null`},
-		{"what is no endpoint", httpGET("/", "X-User: told", `X-Endpoint: "up`), `- GET / 200 allowed - told GET/minute 60 41 null`},
-		{"exempt by path", httpGET("/ping", "X-User: alice"), `- GET /ping 200 exempt - ~exempt GET null null null`},
-		{"exempt by the limit file", httpGET("/", "X-User: staff"), `- GET / 200 exempt - staff GET null null null`},
-		{"refused in a dry run", httpGET("/", "X-User: rehearsed"), `- GET / 200 dry-run - rehearsed GET 10 0 null`},
-		{"allowed after it waited", httpGET("/", "X-User: patient"), `- GET / 200 allowed - patient concurrent-requests 3 1 null`},
-		{"one name of too many", httpGET("/", "X-User: surplus"), `- GET / 200 allowed - surplus GET 9 4 null`},
-		{"one name of too many, which waited", httpGET("/", "X-User: queued"), `- GET / 200 allowed - queued GET 3 null null`},
-		{"refused by the agent", httpGET("/", "X-User: rate"), `- GET / 429 refused request-rate/own-count rate GET 100 0 1`},
-		{"refused by the agent for those in progress", httpGET("/", "X-User: concurrent"), `- GET / 429 refused concurrent-requests/pool concurrent concurrent-requests 10 0 1`},
-		{"refused natively", httpGET("/", "X-User: bob"), `- GET / 429 refused concurrent-requests/block-table bob concurrent-requests 10 0 1`},
-		{"refused natively by a limit that is not known", httpGET("/", "X-User: carol"), `- GET / 429 refused concurrent-requests/block-table carol concurrent-requests null 0 1`},
+		{"nothing to say", httpGET("/a?secret=1", "X-User: alice"), `GET /a 200 allowed - alice GET null null null`},
+		{"what remains", httpGET("/", "X-User: told"), `GET / 200 allowed - told GET/minute 60 41 null`},
+		{"nothing remains", httpGET("/", "X-User: last"), `GET / 200 allowed - last concurrent-requests 2 0 null`},
+		{"an operation", httpGET("/?list", "X-User: alice"), `GET / 200 allowed - alice LIST null null null`},
+		{"another method", httpRequest("PROPFIND", "/", "X-User: alice"), `PROPFIND / 200 allowed - alice OTHER null null null`},
+		{"no path", httpRequest("OPTIONS", "*", "X-User: alice"), `OPTIONS - 200 allowed - alice OPTIONS null null null`},
+		{"exempt by path", httpGET("/ping", "X-User: alice"), `GET /ping 200 exempt - ~exempt GET null null null`},
+		{"exempt by the limit file", httpGET("/", "X-User: staff"), `GET / 200 exempt - staff GET null null null`},
+		{"refused in a dry run", httpGET("/", "X-User: rehearsed"), `GET / 200 dry-run - rehearsed GET 10 0 null`},
+		{"allowed after it waited", httpGET("/", "X-User: patient"), `GET / 200 allowed - patient concurrent-requests 3 1 null`},
+		{"one name of too many", httpGET("/", "X-User: surplus"), `GET / 200 allowed - surplus GET 9 4 null`},
+		{"one name of too many, which waited", httpGET("/", "X-User: queued"), `GET / 200 allowed - queued GET 3 null null`},
+		{"refused by the agent", httpGET("/", "X-User: rate"), `GET / 429 refused request-rate/own-count rate GET 100 0 1`},
+		{"refused by the agent for those in progress", httpGET("/", "X-User: concurrent"), `GET / 429 refused concurrent-requests/pool concurrent concurrent-requests 10 0 1`},
+		{"refused natively", httpGET("/", "X-User: bob"), `GET / 429 refused concurrent-requests/block-table bob concurrent-requests 10 0 1`},
+		{"refused natively by a limit that is not known", httpGET("/", "X-User: carol"), `GET / 429 refused concurrent-requests/block-table carol concurrent-requests null 0 1`},
 		{"health check", httpGET("/healthz", "X-User: alice"), ``},
-		{"refused by another rule", httpGET("/own", "X-User: alice"), `- GET /own 401 - - - - null null null`},
+		{"refused by another rule", httpGET("/own", "X-User: alice"), `GET /own 401 - - - - null null null`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			r.send(t, row.request)
@@ -216,7 +213,7 @@ func TestAccessLog(t *testing.T) {
 		t.Errorf("retry after a native refusal = %v, want the minute that was taught", l.Retry)
 	}
 	l.Retry = nil
-	if want := "- GET / 429 refused request-rate/throttle-table dave LIST/minute 30 0 null"; l.told() != want {
+	if want := "GET / 429 refused request-rate/throttle-table dave LIST/minute 30 0 null"; l.told() != want {
 		t.Errorf("line of a native refusal = %s, want %s", l.told(), want)
 	}
 	for _, h := range r.takeHeard(t) {
@@ -261,7 +258,7 @@ func TestAccessLogOfOtherStatus(t *testing.T) {
 	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ACCESS_LOG=json"}, RefuseStatus: 503}})
 	r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 100, 7, 60} })
 	r.get(t, "X-User: alice")
-	if got, want := r.takeLines(t, 0, 1)[0].told(), "- GET / 503 refused request-rate/throttle-table alice GET 100 0 7"; got != want {
+	if got, want := r.takeLines(t, 0, 1)[0].told(), "GET / 503 refused request-rate/throttle-table alice GET 100 0 7"; got != want {
 		t.Errorf("line = %s, want %s", got, want)
 	}
 }
@@ -285,7 +282,7 @@ func TestAccessLogWithoutTheAgent(t *testing.T) {
 		}
 		return json.NewDecoder(strings.NewReader(out[at:])).Decode(&last)
 	})
-	if want := "- GET / 200 agent-silent - alice GET null null null"; last.told() != want {
+	if want := "GET / 200 agent-silent - alice GET null null null"; last.told() != want {
 		t.Errorf("line = %s, want %s", last.told(), want)
 	}
 	// What HAProxy may admit without an agent is one request a second. Who is in a table is refused for that.

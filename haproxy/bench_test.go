@@ -17,8 +17,8 @@ import (
 // BenchmarkCPU reports HAProxy's CPU time per request, one thread and 64
 // connections: without Sluice, with identification and tables, with the agent
 // asked besides, with requests in progress counted and told to a peer besides,
-// as shipped, which is that and what it takes to wait, and with an access log, an
-// endpoint, limits of addresses, and the classes of S3 besides, for several requests.
+// as shipped, which is that and what it takes to wait, and with an access log,
+// limits of addresses, and the classes of S3 besides, for several requests.
 // What holds bodies is left out, as where nobody's bandwidth is limited.
 //
 //	go test -run '^$' -bench CPU -benchtime 200000x ./haproxy
@@ -27,7 +27,7 @@ func BenchmarkCPU(b *testing.B) {
 		wait  = `filter spoe engine sluice-wait |http-request send-spoe-group sluice-wait |acl waits |http-request set-var\(txn.sluice.reason\) .* if waits `
 		count = `http-request (track-sc0|set-priority-class) |acl unheard |http-request .* if unheard\b`
 	)
-	s3 := Config{Env: []string{"SLUICE_ENDPOINT=api"}, Classes: limits.S3Classes()}
+	s3 := Config{Classes: limits.S3Classes()}
 	for _, v := range []struct {
 		name   string
 		drop   string // lines of the frontend and of backend asked that are left out
@@ -46,7 +46,6 @@ func BenchmarkCPU(b *testing.B) {
 		{"credit of all requests by header", `$`, true, Config{CreditClasses: []string{"*"}, Identify: "header:X-User"}, "/"},
 		{"credit of all requests by header, fitted files", `$`, true, Config{CreditClasses: []string{"*"}, Identify: "header:X-User", Fitted: true, Bandwidth: true}, "/"},
 		{"access log", `$`, true, Config{Env: []string{"SLUICE_ACCESS_LOG=json"}}, "/"},
-		{"endpoint", `$`, true, Config{Env: []string{"SLUICE_ENDPOINT=api"}}, "/"},
 		{"failed authentication", `$`, true, Config{Addresses: limits.AddressLimits{FailedAuth: 30, FailedAuthWindow: limits.Minute}}, "/"},
 		{"limits of an address", `$`, true, Config{Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond, Concurrent: limits.MaxConcurrent}}, "/"},
 		{"s3 object", `$`, true, s3, "/bucket/key"},

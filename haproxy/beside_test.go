@@ -59,7 +59,7 @@ func TestLinesBesideAreValid(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, env := range [][]string{nil, {"SLUICE_ENDPOINT=api"}, {"SLUICE_CREDIT=off"}, {"SLUICE_UNREADABLE=deny"}, {"SLUICE_ACCESS_LOG=json"}} {
+			for _, env := range [][]string{nil, {"SLUICE_CREDIT=off"}, {"SLUICE_UNREADABLE=deny"}, {"SLUICE_ACCESS_LOG=json"}} {
 				out := check(t, dir, file, env...)
 				if strings.TrimSpace(strings.Replace(out, "Configuration file is valid", "", 1)) != "" {
 					t.Errorf("%v: haproxy -c says %q, want nothing to say", env, out)

@@ -57,7 +57,7 @@ func TestCostInAccessLog(t *testing.T) {
 	c.answerTold(overCost)
 	c.get(t, "X-User: ann")
 	line := c.takeLines(t, 0, 1)[0]
-	if want := "- GET / 429 refused cost/pool ann tokens/minute 500000000000 0 42"; line.told() != want {
+	if want := "GET / 429 refused cost/pool ann tokens/minute 500000000000 0 42"; line.told() != want {
 		t.Errorf("line %s, want %s", line.told(), want)
 	}
 }

@@ -324,7 +324,6 @@ func TestCreditIsOnlySpentByItsUser(t *testing.T) {
 		{"a NUL and more", Config{Identify: "basic"}, httpGET("/", basic("alice\x00bob")), 0},
 		{"a newline", Config{Identify: "basic"}, httpGET("/", basic("alice\n")), 0},
 		{"@ before it", Config{Identify: "basic"}, httpGET("/", basic("@alice")), 0},
-		{"an endpoint before it", Config{Identify: "basic"}, httpGET("/", basic("@api/alice")), 0},
 		{"exempt path", Config{Identify: "basic", Exempt: exempt}, httpGET("/exempt", basic("alice")), 0},
 		{"exempt prefix", Config{Identify: "basic", Exempt: exempt}, httpGET("/below/a", basic("alice")), 0},
 		{"not an exempt path", Config{Identify: "basic", Exempt: exempt}, httpGET("/exempted", basic("alice")), 1},
@@ -365,7 +364,7 @@ func TestCreditOnlyOfNamesThatAreKeys(t *testing.T) {
 	basic := func(name string) string {
 		return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(name+":secret"))
 	}
-	for _, name := range []string{"~alice", "@alice", "alice\x00", "\x00", "alice\n", "a\x7fb", strings.Repeat("a", 101)} {
+	for _, name := range []string{"~alice", "~", "alice\x00", "\x00", "alice\n", "a\x7fb", strings.Repeat("a", 101)} {
 		r.get(t, basic(name))
 	}
 	r.get(t) // no name
@@ -385,31 +384,29 @@ func TestCreditOnlyOfNamesThatAreKeys(t *testing.T) {
 // What counts for another key brings no credit: that key's requests are not only here.
 func TestCreditOfAnotherKey(t *testing.T) {
 	t.Parallel()
-	for _, variable := range []string{"key", "others"} {
-		r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ENDPOINT=api"}}})
-		r.teachRow(t, generation, 0, 0)
-		r.answerTold(func(told) vars { return credit(unlimited, nil).with(variable, "bob") })
-		if got := r.get(t, "X-User: alice"); got.Status != 200 {
-			t.Errorf("sluice.%s: status = %d, want 200", variable, got.Status)
-		}
-		if out := r.cli(t, "show table sluice_credit"); strings.Contains(out, "key=") {
-			t.Errorf("credit with sluice.%s: %s", variable, out)
-		}
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r.teachRow(t, generation, 0, 0)
+	r.answerTold(func(told) vars { return credit(unlimited, nil).with("others", "bob") })
+	if got := r.get(t, "X-User: alice"); got.Status != 200 {
+		t.Errorf("status = %d, want 200", got.Status)
+	}
+	if out := r.cli(t, "show table sluice_credit"); strings.Contains(out, "key=") {
+		t.Errorf("credit with sluice.others: %s", out)
 	}
 }
 
 func TestCreditInAccessLog(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json", "SLUICE_ENDPOINT=api"}}})
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}})
 	r.teachRow(t, generation, 0, 0)
-	r.lend(t, "@api/alice", credit(unlimited, nil), "X-User: alice")
+	r.lend(t, "alice", credit(unlimited, nil), "X-User: alice")
 	r.takeLines(t, 0, 1)
 	lines := 1
 	proctest.Eventually(t, "verdict credit", func() error {
 		r.get(t, "X-User: alice")
 		lines++
 		got := r.takeLines(t, lines-1, lines)[0].told()
-		if want := "api GET / 200 credit - @api/alice GET null null null"; got != want {
+		if want := "GET / 200 credit - alice GET null null null"; got != want {
 			return fmt.Errorf("line %q, want %q", got, want)
 		}
 		return nil

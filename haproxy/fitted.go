@@ -25,8 +25,8 @@ const smallBuffers, largeBuffers = `"${SLUICE_BUFSIZE-16384}"`, `"${SLUICE_BUFSI
 func (i Identifier) readsCredentials() bool { return i.Kind != "header" && i.Kind != "ip" }
 
 // shortName is the condition of the short way that the name is a key. The one before it is
-// that there is an entry of that key, and that it is not an endpoint's.
-const shortName = ` { var(txn.sluice_user) -m reg '^[^~@\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,99}\z' }`
+// that there is an entry of that key.
+const shortName = ` { var(txn.sluice_user) -m reg '^[^~\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,99}\z' }`
 
 // leaveOutNeedless leaves out what c and its chain of identifiers cannot need: each condition that never
 // holds costs every request.
@@ -47,7 +47,7 @@ func (c Config) leaveOutNeedless(cfg *edition, chain []Identifier) {
 	if !slices.ContainsFunc(chain, Identifier.readsCredentials) {
 		needless = append(needless, ` !\{ var\(txn\.sluice_unreadable\) -m found \}`)
 		// A field's value has no NUL, at which tables cut keys: HAProxy refuses it, and README.md says that rules of one's own
-		// must not write it. Of all names that are not keys, only an endpoint's have an entry.
+		// must not write it. No other name that is not a key has an entry.
 		cfg.text = strings.Replace(cfg.text, shortName, "", 1)
 	}
 	if len(chain) == 1 && !chain[0].readsCredentials() {

@@ -57,7 +57,7 @@ func TestFittedFiles(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			row.config.Fitted = true
-			for _, more := range []Config{{}, {Env: []string{"SLUICE_ACCESS_LOG=json"}}, {Env: []string{"SLUICE_ENDPOINT=api"}}, {Env: []string{"SLUICE_CREDIT=off"}}, {Env: []string{"SLUICE_ORIGIN_MAXCONN=5"}}} {
+			for _, more := range []Config{{}, {Env: []string{"SLUICE_ACCESS_LOG=json"}}, {Env: []string{"SLUICE_CREDIT=off"}}, {Env: []string{"SLUICE_ORIGIN_MAXCONN=5"}}} {
 				more.Fitted, more.Identify, more.Exempt, more.Addresses, more.Bandwidth = true, row.config.Identify, row.config.Exempt, row.config.Addresses, row.config.Bandwidth
 				file, env, err := Write(filepath.Join(t.TempDir(), "haproxy"), more)
 				if err != nil {

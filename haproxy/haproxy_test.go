@@ -58,7 +58,7 @@ func TestShippedFilesAreValid(t *testing.T) {
 		"SLUICE_CFG_DIR=" + here, "SLUICE_USER_HEADER=X-A", "SLUICE_JWT_CLAIM=a.b", "SLUICE_REFUSE_STATUS=503",
 		"SLUICE_VERDICT_TIMEOUT=1s", "SLUICE_STATS=/s.sock", "SLUICE_THREADS=2", "SLUICE_MAXCONN=100",
 		"SLUICE_CHECK_TIMEOUT=1s", "SLUICE_WAIT_TIMEOUT=1s", "SLUICE_LATE_TIMEOUT=1s", "SLUICE_RETRY_JITTER=1", "SLUICE_ORIGIN_MAXCONN=5", "SLUICE_HARD_STOP=1m",
-		"SLUICE_BUFSIZE=32768", "SLUICE_ENDPOINT=uploads", "SLUICE_REFUSE_BODY=problem", "SLUICE_RATE_JITTER=5",
+		"SLUICE_BUFSIZE=32768", "SLUICE_REFUSE_BODY=problem", "SLUICE_RATE_JITTER=5",
 		"SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy", "SLUICE_METRICS=127.0.0.1:8405", "SLUICE_UNREADABLE=deny",
 		"SLUICE_BASIC_CASE=exact", "SLUICE_RUNTIME=/r.sock", "SLUICE_RUNTIME_MODE=600", "SLUICE_JWT_CASE=lower", "SLUICE_HEADER_CASE=lower",
 	}
@@ -143,7 +143,7 @@ func TestVariableTable(t *testing.T) {
 func TestWrite(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	file, env, err := Write(dir, Config{
-		Bind: "127.0.0.1:1", Origin: "127.0.0.1:2", SPOE: "unix@/s", Peer: "127.0.0.1:3", Stats: "/stats", Env: []string{"SLUICE_ENDPOINT=uploads", "SLUICE_HARD_STOP=1m"},
+		Bind: "127.0.0.1:1", Origin: "127.0.0.1:2", SPOE: "unix@/s", Peer: "127.0.0.1:3", Stats: "/stats", Env: []string{"SLUICE_HARD_STOP=1m"},
 		Identify: "header:X-A,ip", RefuseStatus: 503, VerdictTimeout: 20 * time.Millisecond, Threads: 2, Unreadable: "deny", Instance: "rack-1/proxy",
 		Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Methods: []string{"GET"}, Query: []string{"l"}}, {PathPrefix: "/l/"}}}},
 		Exempt: limits.Exempt{
@@ -156,7 +156,7 @@ func TestWrite(t *testing.T) {
 	}
 	wantEnv := []string{
 		"SLUICE_BIND=127.0.0.1:1", "SLUICE_ORIGIN=127.0.0.1:2", "SLUICE_SPOE=unix@/s", "SLUICE_PEER=127.0.0.1:3", "SLUICE_STATS=/stats",
-		"SLUICE_INSTANCE=rack-1/proxy", "SLUICE_UNREADABLE=deny", "SLUICE_REFUSE_STATUS=503", "SLUICE_VERDICT_TIMEOUT=20ms", "SLUICE_THREADS=2", "SLUICE_ENDPOINT=uploads", "SLUICE_HARD_STOP=1m", "SLUICE_CFG_DIR=" + dir,
+		"SLUICE_INSTANCE=rack-1/proxy", "SLUICE_UNREADABLE=deny", "SLUICE_REFUSE_STATUS=503", "SLUICE_VERDICT_TIMEOUT=20ms", "SLUICE_THREADS=2", "SLUICE_HARD_STOP=1m", "SLUICE_CFG_DIR=" + dir,
 	}
 	if diff := cmp.Diff(wantEnv, env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)

@@ -26,7 +26,7 @@ type diff struct {
 
 // Help tells what the command prints and what its exit code means.
 func (*diff) Help() string {
-	return `Prints what a user may do under NEW that differs from OLD, as of now: first what is said of everybody (the mode of the whole file, the default, the anonymous and the unreadable tier, endpoints, classes, who is exempt, what each address of clients may do, workers of queues and those for a tier or a user alone), then each tier, then the users whom the files do not name, then each user or pattern that is named now or no longer, has another tier or another end (until), or whose own limits differ. Where an endpoint differs in another way, that follows, then what differs over all endpoints together. A user without own limits changes with the tier, and is counted there. Names are sorted. Text that means the same is no difference, however it is written; nor is a new limit whose mode is off.
+	return `Prints what a user may do under NEW that differs from OLD, as of now: first what is said of everybody (the mode of the whole file, the default, the anonymous and the unreadable tier, classes, who is exempt, what each address of clients may do, workers of queues and those for a tier or a user alone), then each tier, then the users whom the files do not name, then each user or pattern that is named now or no longer, has another tier or another end (until), or whose own limits differ. A user without own limits changes with the tier, and is counted there. Names are sorted. Text that means the same is no difference, however it is written; nor is a new limit whose mode is off.
 
 The exit code is 0 if nothing differs, 1 if something does, and 2 if a file has an error.`
 }

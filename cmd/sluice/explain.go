@@ -18,12 +18,11 @@ import (
 )
 
 type explain struct {
-	User     string `arg:"" optional:"" help:"The user, named as in the limit file; ~unreadable: all requests whose credentials cannot be read."`
-	Class    string `help:"Show only the limits that a request of this class counts against: GET, PUT, …, OTHER, or a class of the file." placeholder:"CLASS"`
-	Endpoint string `help:"Show the limits at this endpoint, where the user is counted separately." placeholder:"NAME"`
-	Limits   string `help:"The limit file." default:"config/limits.yaml" placeholder:"FILE" predictor:"file"`
-	Admin    string `help:"Also ask the polygen (or sluice up) at this admin address, host:port or https://host:port, for the user's use, shares, state and last refusals." placeholder:"HOST:PORT"`
-	Follow   bool   `help:"With --admin: then print each decision about the user, until Ctrl-C."`
+	User   string `arg:"" optional:"" help:"The user, named as in the limit file; ~unreadable: all requests whose credentials cannot be read."`
+	Class  string `help:"Show only the limits that a request of this class counts against: GET, PUT, …, OTHER, or a class of the file." placeholder:"CLASS"`
+	Limits string `help:"The limit file." default:"config/limits.yaml" placeholder:"FILE" predictor:"file"`
+	Admin  string `help:"Also ask the polygen (or sluice up) at this admin address, host:port or https://host:port, for the user's use, shares, state and last refusals." placeholder:"HOST:PORT"`
+	Follow bool   `help:"With --admin: then print each decision about the user, until Ctrl-C."`
 
 	Job    int64  `help:"Show instead why the background job with this River id waits." placeholder:"ID"`
 	Worker string `help:"Worker to ask about --job; any worker will do. The address on which it serves riverqos' handler, host:port or https://host:port. With --admin in its place, the workers that polygen knows are asked." placeholder:"HOST:PORT"`
@@ -33,7 +32,7 @@ type explain struct {
 
 // Help tells what the command prints.
 func (*explain) Help() string {
-	return `Prints the user's tier and each limit, with the line that sets it: the user's own override, the tier, or the default tier because the file does not name the user. A limit that the file lifts (unlimited) is listed as not limited; what is not listed is not limited either. Limits over all endpoints together follow. Background jobs are always listed: where the file says nothing of them, with the limits that workers use then.
+	return `Prints the user's tier and each limit, with the line that sets it: the user's own override, the tier, or the default tier because the file does not name the user. A limit that the file lifts (unlimited) is listed as not limited; what is not listed is not limited either. Background jobs are always listed: where the file says nothing of them, with the limits that workers use then.
 
 With --class, prints the limits that one request of that class counts against instead: those of its class, of its verb and of all classes ("*"), and those of all requests.
 
@@ -59,7 +58,7 @@ func (e *explain) Validate() error {
 		return errors.New("--follow goes with a user and --admin")
 	case e.Job == 0:
 		return nil
-	case e.User != "" || e.Class != "" || e.Endpoint != "":
+	case e.User != "" || e.Class != "":
 		return errors.New("--job goes with --worker or --admin alone: a job's user is its own")
 	case (e.Worker == "") == (e.Admin == ""):
 		return errors.New("--job: " + apiclient.WorkerFlags.Hint() + ", or that of a polygen that knows the workers with --admin")
@@ -81,9 +80,6 @@ func (e *explain) execute(stdout, stderr io.Writer) int {
 	if valid := account.Classes(set); e.Class != "" && !slices.Contains(valid, e.Class) {
 		return cli.Exit(stderr, "sluice explain", e.unknownClass(valid))
 	}
-	if valid := set.Endpoints(); e.Endpoint != "" && !slices.Contains(valid, e.Endpoint) {
-		return cli.Exit(stderr, "sluice explain", unknownEndpoint(e.Endpoint, valid))
-	}
 	var live *api.User
 	if e.Admin != "" {
 		u, err := e.askPolygen()
@@ -92,7 +88,7 @@ func (e *explain) execute(stdout, stderr io.Writer) int {
 		}
 		live = &u
 	}
-	q := account.Question{User: e.User, Class: e.Class, Endpoint: e.Endpoint, File: e.Limits, Admin: e.Admin}
+	q := account.Question{User: e.User, Class: e.Class, File: e.Limits, Admin: e.Admin}
 	err = account.Write(stdout, set.At(time.Now()), q, live)
 	if err == nil && e.Follow {
 		err = e.follow(stdout)
@@ -118,13 +114,6 @@ func (e *explain) follow(stdout io.Writer) error {
 	})
 }
 
-func unknownEndpoint(name string, valid []string) error {
-	if len(valid) == 0 {
-		return fmt.Errorf("unknown endpoint %q: the limit file has none", name)
-	}
-	return fmt.Errorf("unknown endpoint %q (valid: %s)", name, strings.Join(valid, ", "))
-}
-
 func (e *explain) unknownClass(valid []string) error {
 	hint := ""
 	if upper := strings.ToUpper(e.Class); slices.Contains(valid, upper) {
@@ -140,7 +129,7 @@ func (e *explain) askPolygen() (u api.User, err error) {
 		return u, err
 	}
 	defer a.Close()
-	return u, a.GetJSON(context.Background(), api.Path(e.User, e.Endpoint), &u)
+	return u, a.GetJSON(context.Background(), api.Path(e.User), &u)
 }
 
 // explainJob prints why a background job waits.

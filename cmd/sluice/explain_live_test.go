@@ -25,8 +25,8 @@ type told struct {
 	asked string
 }
 
-func (a *told) User(name, endpoint string) api.User {
-	a.asked = fmt.Sprintf("%q at %q", name, endpoint)
+func (a *told) User(name string) api.User {
+	a.asked = fmt.Sprintf("%q", name)
 	return a.user
 }
 
@@ -81,12 +81,11 @@ instances:
              in progress  slots  down       share      up     share
   one        3            4      1.5 MiB/s  8.0 MiB/s  0 B/s  none
   "two\x1b"  2            1      0 B/s      none       9 B/s  2.0 KiB/s
-counted apart at: uploads (see --endpoint)
 last refusals:
   2026-11-20T12:30:00Z  throttle   GET         request-rate
   2026-11-20T12:30:00Z  refused 7  concurrent  concurrent-requests  dry-run: nobody is refused
 `, api.User{
-			From: from, State: api.Blocked, Seen: &now, InProgress: 5, Started: map[string]float64{"*": 12.5, "GET": 10, "PUT\x1b": 2.5}, Endpoints: []string{"uploads"},
+			From: from, State: api.Blocked, Seen: &now, InProgress: 5, Started: map[string]float64{"*": 12.5, "GET": 10, "PUT\x1b": 2.5},
 			Why: []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: now, Until: &until},
 				{Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce", Since: now}},
 			Limits: []api.Limit{{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Used: 12, Last: &last},
@@ -112,7 +111,7 @@ last refusals:
 		t.Run(tt.name, func(t *testing.T) {
 			got, asked := explained(t, tt.user, "a/b c")
 			want := strings.ReplaceAll(tt.want, "VERSION", versionOf(t))
-			if diff := cmp.Diff(want, got); diff != "" || asked != `"a/b c" at ""` {
+			if diff := cmp.Diff(want, got); diff != "" || asked != `"a/b c"` {
 				t.Errorf("asked for %s, printed (-want +got):\n%s", asked, diff)
 			}
 		})
@@ -166,15 +165,6 @@ func TestExplainFollowsDecisions(t *testing.T) {
 `
 	if diff := cmp.Diff(want, got); diff != "" || polygen.filter.User != "a/b c" || len(polygen.filter.Kinds) != 4 {
 		t.Errorf("asked for %+v, printed (-want +got):\n%s", polygen.filter, diff)
-	}
-}
-
-// Where else a user was seen, "" included, which is no endpoint.
-func TestExplainNamesPlaces(t *testing.T) {
-	now := time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC)
-	got, _ := explained(t, api.User{From: api.From{Polygen: "one", Time: now}, State: api.OK, Seen: &now, Endpoints: []string{"", "up\x1b"}}, "bob")
-	if want := "counted apart at: everywhere else, \"up\\x1b\" (see --endpoint)\n"; !strings.Contains(got, want) {
-		t.Errorf("printed %s, want %q in it", got, want)
 	}
 }
 

@@ -35,8 +35,7 @@ func TestByHash(t *testing.T) {
 		want string
 	}{
 		{"unblock", append(unblock, hash), "POST /api/v1/users/" + hash + "/unblock?by=key"},
-		{"unblock at an endpoint", append(unblock, hash, "--endpoint", "up"), "POST /api/v1/users/" + hash + "/unblock?by=key&endpoint=up"},
-		{"unblock by name", append(unblock, "a/b.c", "--endpoint", "up"), "POST /api/v1/users/a%2Fb%2Ec/unblock?endpoint=up"},
+		{"unblock by name", append(unblock, "a/b.c"), "POST /api/v1/users/a%2Fb%2Ec/unblock"},
 		{"what is no hash", append(unblock, hash[:64]), "POST /api/v1/users/" + hash[:64] + "/unblock"},
 		{"nor that", append(unblock, strings.ToLower(hash)), "POST /api/v1/users/" + strings.ToLower(hash) + "/unblock"},
 		{"override", append(set, hash, "concurrent=5"), "PUT /api/v1/overrides/" + hash + "?by=key"},

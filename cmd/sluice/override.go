@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,21 +19,20 @@ import (
 )
 
 type override struct {
-	User     string        `arg:"" optional:"" help:"The user, named as in the limit file."`
-	Limits   []string      `arg:"" optional:"" name:"field=value" help:"Limits to set: tier=pro, concurrent=50, requests.GET=200, requests.GET/minute=1000, bandwidth.down=10MiB, costs.tokens.day=1M, requests=unlimited, …"`
-	For      time.Duration `help:"Duration, from 1s to 168h." default:"1h" placeholder:"TIME"`
-	Reason   string        `help:"Reason, one line, which the list of overrides and the audit log show." placeholder:"TEXT"`
-	List     bool          `help:"List the overrides that there are."`
-	Remove   bool          `help:"End the user's override now."`
-	Endpoint string        `help:"Only at this endpoint, where the user is counted separately." placeholder:"NAME"`
-	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
+	User   string        `arg:"" optional:"" help:"The user, named as in the limit file."`
+	Limits []string      `arg:"" optional:"" name:"field=value" help:"Limits to set: tier=pro, concurrent=50, requests.GET=200, requests.GET/minute=1000, bandwidth.down=10MiB, costs.tokens.day=1M, requests=unlimited, …"`
+	For    time.Duration `help:"Duration, from 1s to 168h." default:"1h" placeholder:"TIME"`
+	Reason string        `help:"Reason, one line, which the list of overrides and the audit log show." placeholder:"TEXT"`
+	List   bool          `help:"List the overrides that there are."`
+	Remove bool          `help:"End the user's override now."`
+	Admin  string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
 
 	Access `embed:""`
 }
 
 // Help tells what it does.
 func (*override) Help() string {
-	return `Sets limits of one user for a time, over what the limit file says of that user; every other limit stays as it is there. A tier replaces all of them. The override is in force on all instances, and in workers of background jobs that follow polygen, within a second or two, outlives restarts, and ends by itself. Another one for the same user (and endpoint) replaces it.
+	return `Sets limits of one user for a time, over what the limit file says of that user; every other limit stays as it is there. A tier replaces all of them. The override is in force on all instances, and in workers of background jobs that follow polygen, within a second or two, outlives restarts, and ends by itself. Another one for the same user replaces it.
 
 sluice override bob concurrent=50 requests.GET=200 --for 15m --reason "launch, see ticket 42"
 
@@ -52,7 +50,7 @@ Fields and values are those of the limit file; a dot leads into a mapping.`
 // Validate checks what goes with what.
 func (o *override) Validate() error {
 	switch {
-	case o.List && (o.Remove || o.User != "" || o.Endpoint != ""):
+	case o.List && (o.Remove || o.User != ""):
 		return errors.New("--list lists all overrides: leave out the rest")
 	case o.List:
 		return nil
@@ -84,7 +82,7 @@ func (o *override) changeOverride(stdout io.Writer) error {
 		return err
 	}
 	defer a.Close()
-	ctx, path := context.Background(), api.OverridePath(o.User, o.Endpoint)
+	ctx, path := context.Background(), api.OverridePath(o.User)
 	switch {
 	case o.List:
 		var all api.Overrides
@@ -97,14 +95,14 @@ func (o *override) changeOverride(stdout io.Writer) error {
 		if err := a.SendJSON(ctx, http.MethodDelete, path, map[string]any{"reason": o.Reason}, &gone); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(stdout, "%s has the limits of the limit file again; the override said %s: %s\n", userAt(gone.Name), describeFields(gone.Limits), terminal.QuoteName(gone.Reason))
+		_, err = fmt.Fprintf(stdout, "%s has the limits of the limit file again; the override said %s: %s\n", terminal.QuoteName(gone.User), describeFields(gone.Limits), terminal.QuoteName(gone.Reason))
 		return errors.Join(err, warnUnsafe(stdout, gone))
 	}
 	var set api.Override
 	if err := a.SendJSON(ctx, http.MethodPut, path, map[string]any{"for": o.For.String(), "reason": o.Reason, "limits": limits}, &set); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "%s has %s until %s\n", userAt(set.Name), describeFields(set.Limits), set.Until.Format(time.RFC3339))
+	_, err = fmt.Fprintf(stdout, "%s has %s until %s\n", terminal.QuoteName(set.User), describeFields(set.Limits), set.Until.Format(time.RFC3339))
 	return errors.Join(err, warnUnsafe(stdout, set))
 }
 
@@ -118,22 +116,15 @@ func warnUnsafe(stdout io.Writer, o api.Override) error {
 	return err
 }
 
-func userAt(n api.Name) string {
-	if n.Endpoint == "" {
-		return terminal.QuoteName(n.User)
-	}
-	return terminal.QuoteName(n.User) + " at endpoint " + terminal.QuoteName(n.Endpoint)
-}
-
 func listOverrides(stdout io.Writer, all api.Overrides) error {
 	if len(all.Overrides) == 0 {
 		_, err := fmt.Fprintln(stdout, "no overrides")
 		return err
 	}
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "USER\tENDPOINT\tUNTIL\tLIMITS\tBY\tREASON")
+	fmt.Fprintln(w, "USER\tUNTIL\tLIMITS\tBY\tREASON")
 	for _, o := range all.Overrides {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", terminal.QuoteName(o.User), terminal.QuoteName(cmp.Or(o.Endpoint, "-")), o.Until.Format(time.RFC3339), describeFields(o.Limits), terminal.QuoteName(o.By), terminal.QuoteName(o.Reason))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", terminal.QuoteName(o.User), o.Until.Format(time.RFC3339), describeFields(o.Limits), terminal.QuoteName(o.By), terminal.QuoteName(o.Reason))
 		if o.Problem != "" {
 			fmt.Fprintf(w, "  not in force: %s\n", terminal.Printable(o.Problem))
 		}
@@ -214,10 +205,9 @@ func limitsOf(words []string) (map[string]any, error) {
 }
 
 type unblock struct {
-	User     string `arg:"" help:"The user, named as in the limit file, or ~HASH as sluice top shows them."`
-	Reason   string `required:"" help:"Reason, one line, which the list of overrides and the audit log show." placeholder:"TEXT"`
-	Endpoint string `help:"At this endpoint, where the user is counted separately." placeholder:"NAME"`
-	Admin    string `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
+	User   string `arg:"" help:"The user, named as in the limit file, or ~HASH as sluice top shows them."`
+	Reason string `required:"" help:"Reason, one line, which the list of overrides and the audit log show." placeholder:"TEXT"`
+	Admin  string `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
 
 	Access `embed:""`
 }
@@ -238,10 +228,10 @@ func (u *unblock) unblockUser(stdout io.Writer) error {
 	}
 	defer a.Close()
 	var out api.Unblocked
-	path := api.UnblockPath(u.User, u.Endpoint)
+	path := api.UnblockPath(u.User)
 	if err := a.SendJSON(context.Background(), http.MethodPost, path, map[string]any{"reason": u.Reason}, &out); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "%s: unblocked: %s\n", userAt(out.Name), terminal.Printable(out.Note))
+	_, err = fmt.Fprintf(stdout, "%s: unblocked: %s\n", terminal.QuoteName(out.User), terminal.Printable(out.Note))
 	return err
 }

@@ -20,7 +20,6 @@ func TestLimitsOf(t *testing.T) {
 		{"a second and a minute", "requests.GET=7 requests.GET/minute=9 requests.GET.burst=3", `{"requests":{"GET":{"burst":3,"minute":9,"second":7}}}`},
 		{"in the other order", "requests.GET.burst=3 requests.GET=7", `{"requests":{"GET":{"burst":3,"second":7}}}`},
 		{"costs", "costs.tokens.day=1M costs.tokens/minute=20000 costs.pages=unlimited", `{"costs":{"pages":"unlimited","tokens":{"day":"1M","minute":20000}}}`},
-		{"at an endpoint", "endpoints.up.concurrent=3", `{"endpoints":{"up":{"concurrent":3}}}`},
 		{"a value with an equals sign", "over_limit.concurrent=a=b", `{"over_limit":{"concurrent":"a=b"}}`},
 		{"what polygen will not take", "concurrent=007", `{"concurrent":"007"}`},
 		{"twice", "concurrent=1 concurrent=2", `"concurrent=2": concurrent has a value already`},

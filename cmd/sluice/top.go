@@ -34,7 +34,7 @@ func (*top) Help() string {
 
 The first line has the cluster's time, which polygen answers and whether it leads (one that follows sees the same), the version of its limits, and how many users it knows of. The columns:
 
-user: the name, with @ENDPOINT where users are counted apart; in quotes if it is not plain; ~HASH if it is too long or odd to be sent
+user: the name, in quotes if it is not plain; ~HASH if it is too long or odd to be sent
 
 tier, state: ok, throttled (until the window of a request limit ends), blocked (until less is in progress) or spent (nothing is left of a limit of costs)
 

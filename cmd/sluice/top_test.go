@@ -156,7 +156,7 @@ func TestTopInATerminal(t *testing.T) {
 	defer func() { polygen.Close() }()
 	addr := l.Addr().String()
 	term := inTerminal(t, unix.Winsize{Row: 30, Col: 200}, "top", "--admin", addr, "--interval", "100ms")
-	got := term.await(t, "polygen one, leading", `"carol\x20d"@uploads  free   throttled`, "1.5MiB/s")
+	got := term.await(t, "polygen one, leading", `"carol\x20d"     free   throttled`, "1.5MiB/s")
 	text := strings.NewReplacer("\x1b[K", "", "\r\n", "\n", "\x1b[J", "").Replace(got)
 	if err := apitest.PrintableOnly(text); err != nil {
 		t.Error(err)

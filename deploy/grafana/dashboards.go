@@ -144,29 +144,28 @@ func waits(class string) *timeseries.PanelBuilder {
 // any (--user-metrics, --user-metrics-top), else the tier's, and where to ask.
 func user() *dashboard.DashboardBuilder {
 	const (
-		ofUser = `{user="$user", endpoint=~"$endpoint"`
+		ofUser = `{user="$user"`
 		ofTier = `{tier=~"$tier", instance=~"$instance"`
 	)
 	return begin("user", "one user", "What a user uses of their limits, what the other users of the tier do, and where to ask about a user.").
 		WithVariable(dashboard.NewQueryVariableBuilder("user").Label("User").
 			Query(text("label_values(sluice_user_requests_per_second, user)")).Datasource(source()).
 			Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Sort(dashboard.VariableSortAlphabeticalAsc)).
-		WithVariable(variable("endpoint", "Endpoint", `label_values(sluice_user_requests_per_second{user="$user"}, endpoint)`)).
 		WithVariable(variable("tier", "Tier", `label_values(sluice_user_requests_per_second{user="$user"}, tier)`)).
 		WithVariable(dashboard.NewTextBoxVariableBuilder("polygen").Label("polygen").DefaultValue(text("http://127.0.0.1:9090"))).
 		WithRow(dashboard.NewRowBuilder("$user")).
-		WithPanel(graph("Requests", "At each endpoint: those admitted each second, limited or not, or on average over the last minute or hour where that is more.", units.RequestsPerSecond,
-			line{`max by (endpoint) (sluice_user_requests_per_second` + ofUser + `})`, "requests {{endpoint}}"})).
+		WithPanel(graph("Requests", "Those admitted each second, limited or not, or on average over the last minute or hour where that is more.", units.RequestsPerSecond,
+			line{`max(sluice_user_requests_per_second` + ofUser + `})`, "requests"})).
 		WithPanel(graph("Used, of each limit", "1 is all of it. Of seconds the last full one, of longer windows the present one.", units.PercentUnit,
-			line{`max by (endpoint, limit) (sluice_user_used` + ofUser + `}) / max by (endpoint, limit) (sluice_user_limit` + ofUser + `})`, "{{limit}} {{endpoint}}"})).
+			line{`max by (limit) (sluice_user_used` + ofUser + `}) / max by (limit) (sluice_user_limit` + ofUser + `})`, "{{limit}}"})).
 		WithPanel(graph("Limited", "1 if requests were refused in the last second, as polygen sees it.", units.Short,
-			line{`max by (reason, endpoint) (sluice_user_limited` + ofUser + `})`, "{{reason}} {{endpoint}}"})).
+			line{`max by (reason) (sluice_user_limited` + ofUser + `})`, "{{reason}}"})).
 		WithPanel(graph("In progress", "Known of users who are near the limit, or have one of bandwidth.", units.Short,
-			line{`max by (endpoint) (sluice_user_requests_in_progress` + ofUser + `})`, "in progress {{endpoint}}"},
-			line{`max by (endpoint) (sluice_user_limit` + ofUser + `, limit="concurrent"})`, "limit {{endpoint}}"})).
+			line{`max(sluice_user_requests_in_progress` + ofUser + `})`, "in progress"},
+			line{`max(sluice_user_limit` + ofUser + `, limit="concurrent"})`, "limit"})).
 		WithPanel(graph("Bytes moved", "Under a limit of bandwidth.", units.BytesPerSecondIEC,
-			line{`max by (direction, endpoint) (sluice_user_bytes_per_second` + ofUser + `})`, "{{direction}} {{endpoint}}"},
-			line{`max by (limit, endpoint) (sluice_user_limit` + ofUser + `, limit=~"bandwidth.*"})`, "{{limit}} {{endpoint}}"})).
+			line{`max by (direction) (sluice_user_bytes_per_second` + ofUser + `})`, "{{direction}}"},
+			line{`max by (limit) (sluice_user_limit` + ofUser + `, limit=~"bandwidth.*"})`, "{{limit}}"})).
 		WithPanel(note("About $user", "Users have series of their own if polygen runs with `--user-metrics NAME,...`, or `--user-metrics-top K` for those with most requests. "+
 			"polygen tells the limits, use, shares, state and reasons of every user at\n\n[$polygen/api/v1/users/$user]($polygen/api/v1/users/$user)\n\n"+
 			"and so does `sluice explain $user`. Below are all users of the tier.")).

@@ -118,7 +118,7 @@ func TestQueriesAreUnderstood(t *testing.T) {
 	type rule struct {
 		Record, Expr string
 	}
-	variables := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*", "$tier", ".*", "$user", "alice", "$endpoint", ".*")
+	variables := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*", "$tier", ".*", "$user", "alice")
 	var rules []rule
 	for _, text := range made(t) {
 		for _, p := range read(t, text).Panels {

@@ -8,7 +8,7 @@
 // Polygen has answers in JSON as well (see internal/polygen/view):
 //
 //	GET /api/v1/users?sort=&n=          the users with most: by rate, concurrent, down, up or recent
-//	GET /api/v1/users/{user}?endpoint=  one user: limits, use, shares, state and why
+//	GET /api/v1/users/{user}  one user: limits, use, shares, state and why
 //	GET /api/v1/unknown-users?sort=&n=  users whom the limit file does not name: by recent or active
 //	GET /api/v1/instances               instances and the version of the limits that they enforce
 //	GET /api/v1/jobs?n=                 users with background jobs that run or wait
@@ -16,9 +16,9 @@
 //
 // It also tells what happens, in the first and the last of these as server-sent events:
 //
-//	GET /api/v1/live?sort=&n=&user=&endpoint=&by=  every second: totals, the users with most, those limited now, instances, one user
-//	GET /api/v1/history/{user}?endpoint=&by=       what a user used in each of the last 300 seconds
-//	GET /api/v1/events/{user}?endpoint=&by=        requests of one user that started and ended in each of the last 50 seconds
+//	GET /api/v1/live?sort=&n=&user=&by=  every second: totals, the users with most, those limited now, instances, one user
+//	GET /api/v1/history/{user}?by=       what a user used in each of the last 300 seconds
+//	GET /api/v1/events/{user}?by=        requests of one user that started and ended in each of the last 50 seconds
 //	GET /api/v1/policies?user=&kind=               each policy as it is decided
 //
 // At / is the page that shows all of that (internal/admin/page).
@@ -26,9 +26,9 @@
 // These change something by hand:
 //
 //	GET    /api/v1/overrides                        users' limits set by hand for a time
-//	PUT    /api/v1/overrides/{user}?endpoint=       sets a user's limits for a time
-//	DELETE /api/v1/overrides/{user}?endpoint=       removes these limits
-//	POST   /api/v1/users/{user}/unblock?endpoint=   lets a user in who is blocked
+//	PUT    /api/v1/overrides/{user}       sets a user's limits for a time
+//	DELETE /api/v1/overrides/{user}       removes these limits
+//	POST   /api/v1/users/{user}/unblock   lets a user in who is blocked
 package admin
 
 import (

@@ -12,15 +12,14 @@ import (
 	"strings"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // API is what answers questions about users and instances.
 type API interface {
 	Users(by api.Sort, n int) api.Users
 	UnknownUsers(by api.Sort, n int) api.UnknownUsers
-	User(name, endpoint string) api.User
-	UserOfKey(key, endpoint string) api.User
+	User(name string) api.User
+	UserOfKey(key string) api.User
 	Instances() api.Instances
 	Jobs(ctx context.Context, n int) api.Jobs
 	Job(ctx context.Context, id int64) (api.Job, error)
@@ -81,9 +80,9 @@ func serveAPI(mux *http.ServeMux, source API) {
 		case err != nil:
 			return nil, err
 		case u.isKey:
-			return source.UserOfKey(u.user, u.endpoint), nil
+			return source.UserOfKey(u.user), nil
 		default:
-			return source.User(u.user, u.endpoint), nil
+			return source.User(u.user), nil
 		}
 	})
 	get("jobs", func(r *http.Request) (any, error) {
@@ -180,8 +179,8 @@ func validOrder(by api.Sort, orders []api.Sort) bool {
 
 // question is the user who is asked about.
 type question struct {
-	user, endpoint string
-	isKey          bool // user is the key, not the name
+	user  string
+	isKey bool // user is the key, not the name
 }
 
 // parseUser reads a question from the rest of a path, which is escaped, and the query.
@@ -191,7 +190,7 @@ func parseUser(path string, q url.Values) (question, error) {
 	if err != nil || strings.Contains(path, "/") {
 		return question{}, fmt.Errorf("%.60q is no user's name: want it with a slash as %%2F, and every other byte escaped that needs it", path)
 	}
-	u := question{user: user, endpoint: q.Get("endpoint")}
+	u := question{user: user}
 	// A key may look like a name.
 	switch by := q.Get("by"); by {
 	case "", "name":
@@ -200,27 +199,9 @@ func parseUser(path string, q url.Values) (question, error) {
 	default:
 		return question{}, fmt.Errorf("unknown by %.40q (valid: name, key)", by)
 	}
-	switch {
 	// Longer names no request can have. Without a bound each question could cost megabytes.
-	case user == "" || len(user) > maxName:
+	if user == "" || len(user) > maxName {
 		return question{}, fmt.Errorf("a user's name of %d bytes: want 1 to %d", len(user), maxName)
-	case !validEndpoint(u.endpoint):
-		return question{}, fmt.Errorf("endpoint %.40q is no name of one (valid: *, or up to 24 of a-z, 0-9 and -, the first none)", u.endpoint)
 	}
 	return u, nil
-}
-
-// validEndpoint reports whether a limit file may have an endpoint of this name, or the name
-// stands for none of them or for all together.
-func validEndpoint(name string) bool {
-	if name == limits.All {
-		return true
-	}
-	// By the rule of the limit file, so that a wrong name is an error and not an endpoint without users.
-	for i := range len(name) {
-		if c := name[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && (c != '-' || i == 0) {
-			return false
-		}
-	}
-	return len(name) <= 24
 }

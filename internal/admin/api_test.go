@@ -28,14 +28,14 @@ func (e *echo) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
 	return api.UnknownUsers{Sort: by, Users: []api.Unknown{}}
 }
 
-func (e *echo) User(name, endpoint string) api.User {
-	e.asked = fmt.Sprintf("user %q at %q", name, endpoint)
-	return api.User{Name: api.Name{User: name, Endpoint: endpoint}}
+func (e *echo) User(name string) api.User {
+	e.asked = fmt.Sprintf("user %q", name)
+	return api.User{Name: api.Name{User: name}}
 }
 
-func (e *echo) UserOfKey(key, endpoint string) api.User {
-	e.asked = fmt.Sprintf("key %q at %q", key, endpoint)
-	return api.User{Name: api.Name{User: key, Endpoint: endpoint}}
+func (e *echo) UserOfKey(key string) api.User {
+	e.asked = fmt.Sprintf("key %q", key)
+	return api.User{Name: api.Name{User: key}}
 }
 
 func (e *echo) Instances() api.Instances {
@@ -60,7 +60,7 @@ func (e *echo) Job(_ context.Context, id int64) (api.Job, error) {
 }
 
 func (e *echo) Watch(q api.Question) (<-chan *api.Message, func(), error) {
-	e.asked = fmt.Sprintf("watch %d by %s, user %q at %q, a key: %v", q.N, q.Sort, q.User, q.Endpoint, q.IsKey)
+	e.asked = fmt.Sprintf("watch %d by %s, user %q, a key: %v", q.N, q.Sort, q.User, q.IsKey)
 	return nothing, func() { e.asked += ", stopped" }, nil
 }
 
@@ -69,26 +69,26 @@ func (e *echo) Policies(f api.Filter) (<-chan *api.Message, func(), error) {
 	return nothing, func() { e.asked += ", stopped" }, nil
 }
 
-func (e *echo) History(name, endpoint string) api.History {
-	e.asked = fmt.Sprintf("history of %q at %q", name, endpoint)
+func (e *echo) History(name string) api.History {
+	e.asked = fmt.Sprintf("history of %q", name)
 	return api.History{}
 }
 
-func (e *echo) HistoryOfKey(key, endpoint string) api.History {
-	e.asked = fmt.Sprintf("history of key %q at %q", key, endpoint)
+func (e *echo) HistoryOfKey(key string) api.History {
+	e.asked = fmt.Sprintf("history of key %q", key)
 	return api.History{}
 }
 
-func (e *echo) Events(_ context.Context, name, endpoint string) (api.Events, error) {
-	e.asked = fmt.Sprintf("events of %q at %q", name, endpoint)
+func (e *echo) Events(_ context.Context, name string) (api.Events, error) {
+	e.asked = fmt.Sprintf("events of %q", name)
 	if name == "nobody" {
 		return api.Events{}, fmt.Errorf("%w: really", api.ErrUnavailable)
 	}
 	return api.Events{}, nil
 }
 
-func (e *echo) EventsOfKey(_ context.Context, key, endpoint string) (api.Events, error) {
-	e.asked = fmt.Sprintf("events of key %q at %q", key, endpoint)
+func (e *echo) EventsOfKey(_ context.Context, key string) (api.Events, error) {
+	e.asked = fmt.Sprintf("events of key %q", key)
 	return api.Events{}, nil
 }
 
@@ -123,20 +123,16 @@ func TestAPI(t *testing.T) {
 		{"too many", "GET", "/api/v1/users?n=1001", 400, "", `n="1001": want a number from 1 to 1000`},
 		{"none", "GET", "/api/v1/users?n=0", 400, "", `n="0": want a number from 1 to 1000`},
 		{"no number", "GET", "/api/v1/users?n=all", 400, "", `n="all": want a number from 1 to 1000`},
-		{"a user", "GET", "/api/v1/users/alice", 200, `user "alice" at ""`, ""},
-		{"at an endpoint", "GET", "/api/v1/users/alice?endpoint=s3-eu", 200, `user "alice" at "s3-eu"`, ""},
-		{"the headers alone", "HEAD", "/api/v1/users/alice", 200, `user "alice" at ""`, ""},
-		{"a name with a slash", "GET", "/api/v1/users/a%2Fb", 200, `user "a/b" at ""`, ""},
-		{"a name of dots", "GET", "/api/v1/users/%2E%2E", 200, `user ".." at ""`, ""},
-		{"a name that is no UTF-8", "GET", "/api/v1/users/%ff%00", 200, `user "\xff\x00" at ""`, ""},
-		{"a name as long as a header", "GET", "/api/v1/users/" + strings.Repeat("x", 16<<10), 200, `user "` + strings.Repeat("x", 16<<10) + `" at ""`, ""},
+		{"a user", "GET", "/api/v1/users/alice", 200, `user "alice"`, ""},
+		{"the headers alone", "HEAD", "/api/v1/users/alice", 200, `user "alice"`, ""},
+		{"a name with a slash", "GET", "/api/v1/users/a%2Fb", 200, `user "a/b"`, ""},
+		{"a name of dots", "GET", "/api/v1/users/%2E%2E", 200, `user ".."`, ""},
+		{"a name that is no UTF-8", "GET", "/api/v1/users/%ff%00", 200, `user "\xff\x00"`, ""},
+		{"a name as long as a header", "GET", "/api/v1/users/" + strings.Repeat("x", 16<<10), 200, `user "` + strings.Repeat("x", 16<<10) + `"`, ""},
 		{"and longer", "GET", "/api/v1/users/" + strings.Repeat("x", 16<<10+1), 400, "", "a user's name of 16385 bytes: want 1 to 16384"},
-		{"by key", "GET", "/api/v1/users/~AB?by=key&endpoint=a", 200, `key "~AB" at "a"`, ""},
-		{"by name", "GET", "/api/v1/users/~AB?by=name", 200, `user "~AB" at ""`, ""},
+		{"by key", "GET", "/api/v1/users/~AB?by=key", 200, `key "~AB"`, ""},
+		{"by name", "GET", "/api/v1/users/~AB?by=name", 200, `user "~AB"`, ""},
 		{"by something else", "GET", "/api/v1/users/~AB?by=x", 400, "", `unknown by "x" (valid: name, key)`},
-		{"at what cannot be an endpoint", "GET", "/api/v1/users/a?endpoint=A", 400, "", `endpoint "A" is no name of one (valid: *, or up to 24 of a-z, 0-9 and -, the first none)`},
-		{"at one that begins with -", "GET", "/api/v1/users/a?endpoint=-a", 400, "", `endpoint "-a" is no name of one (valid: *, or up to 24 of a-z, 0-9 and -, the first none)`},
-		{"at one with a long name", "GET", "/api/v1/users/a?endpoint=" + long, 400, "", `endpoint "` + long + `" is no name of one (valid: *, or up to 24 of a-z, 0-9 and -, the first none)`},
 		{"unknown users", "GET", "/api/v1/unknown-users", 200, "unknown users by recent, 100", ""},
 		{"the most active", "GET", "/api/v1/unknown-users?sort=active&n=3", 200, "unknown users by active, 3", ""},
 		{"instances", "GET", "/api/v1/instances", 200, "instances", ""},
@@ -152,7 +148,7 @@ func TestAPI(t *testing.T) {
 		{"jobs cannot be changed", "DELETE", "/api/v1/jobs/1", 405, "", "method DELETE is not allowed: use GET"},
 		{"nothing else", "GET", "/api/v1/x", 404, "", "no such path (valid: " + strings.Join(apiPaths, ", ") + ")"},
 		{"a name with a bare slash", "GET", "/api/v1/users/a/b", 400, "", `"a/b" is no user's name: want it with a slash as %2F, and every other byte escaped that needs it`},
-		{"a slash alone", "GET", "/api/v1/users/%2F", 200, `user "/" at ""`, ""},
+		{"a slash alone", "GET", "/api/v1/users/%2F", 200, `user "/"`, ""},
 		{"nobody", "GET", "/api/v1/users/", 400, "", "a user's name of 0 bytes: want 1 to 16384"},
 		{"nothing can be changed", "POST", "/api/v1/users/alice", 405, "", "method POST is not allowed: use GET"},
 		{"nor deleted", "DELETE", "/api/v1/users", 405, "", "method DELETE is not allowed: use GET"},
@@ -189,26 +185,24 @@ func TestNoAPI(t *testing.T) {
 // Whatever a user is called, the path of that name asks for exactly that user.
 func FuzzUserPath(f *testing.F) {
 	for _, name := range []string{"alice", "a/b", "..", ".", "%2e", "a b?c#d", "\xff\x00", "~AB", "@a/b", "+", "a%", "/", "//", "ü"} {
-		f.Add(name, "")
+		f.Add(name)
 	}
-	f.Add("alice", "s3-eu")
-	f.Add("alice", "*")
-	f.Fuzz(func(t *testing.T, name, endpoint string) {
-		if name == "" || len(name) > maxName || !validEndpoint(endpoint) {
+	f.Fuzz(func(t *testing.T, name string) {
+		if name == "" || len(name) > maxName {
 			return
 		}
 		e := &echo{}
 		w := httptest.NewRecorder()
-		handler(e).ServeHTTP(w, httptest.NewRequest("GET", api.Path(name, endpoint), nil))
-		if want := fmt.Sprintf("user %q at %q", name, endpoint); e.asked != want || w.Code != 200 || !json.Valid(w.Body.Bytes()) {
-			t.Errorf("GET %s = %d %s, asked %s, want %s", api.Path(name, endpoint), w.Code, w.Body, e.asked, want)
+		handler(e).ServeHTTP(w, httptest.NewRequest("GET", api.Path(name), nil))
+		if want := fmt.Sprintf("user %q", name); e.asked != want || w.Code != 200 || !json.Valid(w.Body.Bytes()) {
+			t.Errorf("GET %s = %d %s, asked %s, want %s", api.Path(name), w.Code, w.Body, e.asked, want)
 		}
 	})
 }
 
 // Whatever path and query: the answer is JSON, or a redirect of a path with dots.
 func FuzzAPI(f *testing.F) {
-	for _, seed := range [][2]string{{"users", "sort=rate&n=3"}, {"users/a", "endpoint=x"}, {"users/%2e%2e", "by=key"}, {"unknown-users", "n=-1"}, {"../x", ""}, {"users//a", ";"}, {"users/%", ""}} {
+	for _, seed := range [][2]string{{"users", "sort=rate&n=3"}, {"users/a", "by=x"}, {"users/%2e%2e", "by=key"}, {"unknown-users", "n=-1"}, {"../x", ""}, {"users//a", ";"}, {"users/%", ""}} {
 		f.Add(seed[0], seed[1])
 	}
 	f.Fuzz(func(t *testing.T, path, query string) {

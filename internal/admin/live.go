@@ -14,10 +14,10 @@ import (
 type Live interface {
 	Watch(q api.Question) (answers <-chan *api.Message, stop func(), err error)
 	Policies(f api.Filter) (events <-chan *api.Message, stop func(), err error)
-	History(name, endpoint string) api.History
-	HistoryOfKey(key, endpoint string) api.History
-	Events(ctx context.Context, name, endpoint string) (api.Events, error)
-	EventsOfKey(ctx context.Context, key, endpoint string) (api.Events, error)
+	History(name string) api.History
+	HistoryOfKey(key string) api.History
+	Events(ctx context.Context, name string) (api.Events, error)
+	EventsOfKey(ctx context.Context, key string) (api.Events, error)
 }
 
 // liveN is the usual number of users in a live list.
@@ -49,9 +49,9 @@ func serveLive(mux *http.ServeMux, live Live) {
 		case err != nil:
 			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
 		case u.isKey:
-			writeJSON(w, http.StatusOK, live.HistoryOfKey(u.user, u.endpoint))
+			writeJSON(w, http.StatusOK, live.HistoryOfKey(u.user))
 		default:
-			writeJSON(w, http.StatusOK, live.History(u.user, u.endpoint))
+			writeJSON(w, http.StatusOK, live.History(u.user))
 		}
 	})
 }
@@ -70,7 +70,7 @@ func serveEvents(live Live) http.HandlerFunc {
 			of = live.EventsOfKey
 		}
 		// It reads Redis, so it ends when the client goes.
-		events, err := of(r.Context(), u.user, u.endpoint)
+		events, err := of(r.Context(), u.user)
 		if err != nil {
 			writeJSON(w, statusOf(err), apiError{err.Error()})
 			return
@@ -90,7 +90,7 @@ func parseWatch(q url.Values) (api.Question, error) {
 		n = liveN
 	}
 	u, err := parseOptionalUser(q)
-	return api.Question{Sort: by, N: n, User: u.user, Endpoint: u.endpoint, IsKey: u.isKey}, err
+	return api.Question{Sort: by, N: n, User: u.user, IsKey: u.isKey}, err
 }
 
 // parseOptionalUser reads the user of a query, which may have none.
@@ -114,7 +114,6 @@ func parseFilter(q url.Values) (api.Filter, error) {
 	if err != nil {
 		return api.Filter{}, err
 	}
-	// At whatever endpoint: decisions about one user are few.
 	f := api.Filter{User: u.user, IsKey: u.isKey}
 	f.Kinds, err = parseKinds(q.Get("kind"))
 	return f, err

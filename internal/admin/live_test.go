@@ -33,15 +33,13 @@ func TestLivePaths(t *testing.T) {
 		asked              string
 		err                string
 	}{
-		{"live", "GET", "/api/v1/live", 200, `watch 50 by rate, user "" at "", a key: false, stopped`, ""},
-		{"in another order", "GET", "/api/v1/live?sort=recent&n=1000", 200, `watch 1000 by recent, user "" at "", a key: false, stopped`, ""},
-		{"with a user", "GET", "/api/v1/live?user=a%2Fb&endpoint=api", 200, `watch 50 by rate, user "a/b" at "api", a key: false, stopped`, ""},
-		{"with a user by key", "GET", "/api/v1/live?user=~AB&by=key", 200, `watch 50 by rate, user "~AB" at "", a key: true, stopped`, ""},
-		{"without a user there is no endpoint", "GET", "/api/v1/live?endpoint=api&by=key", 200, `watch 50 by rate, user "" at "", a key: false, stopped`, ""},
+		{"live", "GET", "/api/v1/live", 200, `watch 50 by rate, user "", a key: false, stopped`, ""},
+		{"in another order", "GET", "/api/v1/live?sort=recent&n=1000", 200, `watch 1000 by recent, user "", a key: false, stopped`, ""},
+		{"with a user", "GET", "/api/v1/live?user=a%2Fb", 200, `watch 50 by rate, user "a/b", a key: false, stopped`, ""},
+		{"with a user by key", "GET", "/api/v1/live?user=~AB&by=key", 200, `watch 50 by rate, user "~AB", a key: true, stopped`, ""},
 		{"its headers alone", "HEAD", "/api/v1/live", 200, "", ""},
 		{"no such order", "GET", "/api/v1/live?sort=active", 400, "", `unknown sort "active" (valid: rate, concurrent, down, up, recent, cost:UNIT)`},
 		{"too many users", "GET", "/api/v1/live?n=1001", 400, "", `n="1001": want a number from 1 to 1000`},
-		{"no endpoint's name", "GET", "/api/v1/live?endpoint=A", 400, "", `endpoint "A" is no name of one (valid: *, or up to 24 of a-z, 0-9 and -, the first none)`},
 		{"by something else", "GET", "/api/v1/live?by=x", 400, "", `unknown by "x" (valid: name, key)`},
 		{"too long a name", "GET", "/api/v1/live?user=" + strings.Repeat("x", 16<<10+1), 400, "", "a user's name of 16385 bytes: want 1 to 16384"},
 		{"nothing can be sent", "POST", "/api/v1/live", 405, "", "method POST is not allowed: use GET"},
@@ -51,12 +49,12 @@ func TestLivePaths(t *testing.T) {
 		{"of some kinds", "GET", "/api/v1/policies?kind=block,unblock,block", 200, `policies [block unblock] of "", stopped`, ""},
 		{"of no such kind", "GET", "/api/v1/policies?kind=block,lost", 400, "", `unknown kind "lost" (valid: throttle, block, unblock, slots, share, hot, limits, override)`},
 		{"of a kind and nothing", "GET", "/api/v1/policies?kind=block,", 400, "", `unknown kind "" (valid: throttle, block, unblock, slots, share, hot, limits, override)`},
-		{"a history", "GET", "/api/v1/history/a%2Fb?endpoint=api", 200, `history of "a/b" at "api"`, ""},
-		{"by a key", "GET", "/api/v1/history/~AB?by=key", 200, `history of key "~AB" at ""`, ""},
-		{"events", "GET", "/api/v1/events/a%2Fb?endpoint=api", 200, `events of "a/b" at "api"`, ""},
-		{"events by a key", "GET", "/api/v1/events/~AB?by=key", 200, `events of key "~AB" at ""`, ""},
+		{"a history", "GET", "/api/v1/history/a%2Fb", 200, `history of "a/b"`, ""},
+		{"by a key", "GET", "/api/v1/history/~AB?by=key", 200, `history of key "~AB"`, ""},
+		{"events", "GET", "/api/v1/events/a%2Fb", 200, `events of "a/b"`, ""},
+		{"events by a key", "GET", "/api/v1/events/~AB?by=key", 200, `events of key "~AB"`, ""},
 		{"events of nobody", "GET", "/api/v1/events/", 400, "", "a user's name of 0 bytes: want 1 to 16384"},
-		{"events without Redis", "GET", "/api/v1/events/nobody", 503, `events of "nobody" at ""`, "redis does not answer: really"},
+		{"events without Redis", "GET", "/api/v1/events/nobody", 503, `events of "nobody"`, "redis does not answer: really"},
 		{"of nobody", "GET", "/api/v1/history/", 400, "", "a user's name of 0 bytes: want 1 to 16384"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

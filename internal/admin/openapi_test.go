@@ -348,9 +348,9 @@ func (s sample) Users(by api.Sort, _ int) api.Users {
 func (s sample) UnknownUsers(by api.Sort, _ int) api.UnknownUsers {
 	return sampled(s, func(u *api.UnknownUsers) { u.Sort = by })
 }
-func (s sample) User(string, string) api.User      { return sampled(s, func(*api.User) {}) }
-func (s sample) UserOfKey(string, string) api.User { return sampled(s, func(*api.User) {}) }
-func (s sample) Instances() api.Instances          { return sampled(s, func(*api.Instances) {}) }
+func (s sample) User(string) api.User      { return sampled(s, func(*api.User) {}) }
+func (s sample) UserOfKey(string) api.User { return sampled(s, func(*api.User) {}) }
+func (s sample) Instances() api.Instances  { return sampled(s, func(*api.Instances) {}) }
 
 func (s sample) Jobs(context.Context, int) api.Jobs {
 	return sampled(s, func(*api.Jobs) {})
@@ -376,14 +376,14 @@ func (s sample) Policies(api.Filter) (<-chan *api.Message, func(), error) {
 	return once("throttle", sampled(s, func(*api.Event) {}))
 }
 
-func (s sample) History(string, string) api.History      { return sampled(s, func(*api.History) {}) }
-func (s sample) HistoryOfKey(string, string) api.History { return sampled(s, func(*api.History) {}) }
+func (s sample) History(string) api.History      { return sampled(s, func(*api.History) {}) }
+func (s sample) HistoryOfKey(string) api.History { return sampled(s, func(*api.History) {}) }
 
-func (s sample) Events(context.Context, string, string) (api.Events, error) {
+func (s sample) Events(context.Context, string) (api.Events, error) {
 	return sampled(s, func(*api.Events) {}), nil
 }
 
-func (s sample) EventsOfKey(context.Context, string, string) (api.Events, error) {
+func (s sample) EventsOfKey(context.Context, string) (api.Events, error) {
 	return sampled(s, func(*api.Events) {}), nil
 }
 
@@ -398,7 +398,7 @@ func (full) Policies(api.Filter) (<-chan *api.Message, func(), error) {
 	return nil, nil, errors.New("too many")
 }
 
-func (full) Events(context.Context, string, string) (api.Events, error) {
+func (full) Events(context.Context, string) (api.Events, error) {
 	return api.Events{}, api.ErrUnavailable
 }
 
@@ -605,14 +605,14 @@ func TestOpenAPIParameters(t *testing.T) {
 		// The names that the server reads are those that its package comment tells.
 		if documented, read := strings.Join(names, ", "), map[string]string{
 			"/api/v1/users":         "query sort, query n",
-			"/api/v1/users/{user}":  "path user, query endpoint, query by",
+			"/api/v1/users/{user}":  "path user, query by",
 			"/api/v1/unknown-users": "query sort, query n",
 			"/api/v1/jobs":          "query n",
 			"/api/v1/jobs/{id}":     "path id",
 
-			"/api/v1/live":           "query sort, query n, query user, query endpoint, query by",
-			"/api/v1/history/{user}": "path user, query endpoint, query by",
-			"/api/v1/events/{user}":  "path user, query endpoint, query by",
+			"/api/v1/live":           "query sort, query n, query user, query by",
+			"/api/v1/history/{user}": "path user, query by",
+			"/api/v1/events/{user}":  "path user, query by",
 			"/api/v1/policies":       "query user, query by, query kind",
 		}[path]; documented != read {
 			t.Errorf("GET %s reads %q, the document has %q", path, read, documented)

@@ -102,7 +102,7 @@ func statusOf(err error) int {
 
 // readRequest reads a request, as far as it can, and returns the status of an error.
 func readRequest(w http.ResponseWriter, r *http.Request, action api.Action, user string) (a api.OverrideRequest, status int, err error) {
-	a = api.OverrideRequest{Action: action, User: user, Endpoint: r.URL.Query().Get("endpoint"), By: operatorOf(r)}
+	a = api.OverrideRequest{Action: action, User: user, By: operatorOf(r)}
 	// First, so that the note of a refusal says whom it was about. What it does not allow is an error further
 	// down.
 	who, err := parseUser(user, r.URL.Query())

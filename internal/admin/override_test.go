@@ -26,7 +26,7 @@ type tool struct {
 }
 
 func (h *tool) act(a api.OverrideRequest) {
-	h.done = fmt.Sprintf("%s %q key=%v at %q for %v because %q: %s", a.Action, a.User, a.IsKey, a.Endpoint, a.For, a.Reason, a.Limits)
+	h.done = fmt.Sprintf("%s %q key=%v for %v because %q: %s", a.Action, a.User, a.IsKey, a.For, a.Reason, a.Limits)
 }
 
 func (h *tool) Overrides() api.Overrides {
@@ -50,7 +50,7 @@ func (h *tool) Unblock(_ context.Context, a api.OverrideRequest) (api.Unblocked,
 
 var (
 	sampleFrom     = api.From{Polygen: "one", Leading: true, Version: "v", Time: sampleTime, Degraded: "redis cannot be reached"}
-	sampleOverride = api.UserOverride{Name: api.Name{User: "alice", Endpoint: "up", Href: "/x"}, Limits: json.RawMessage(`"pro"`), Reason: "x", By: "ops",
+	sampleOverride = api.UserOverride{Name: api.Name{User: "alice", Href: "/x"}, Limits: json.RawMessage(`"pro"`), Reason: "x", By: "ops",
 		Since: sampleTime, Until: sampleTime, Problem: "x"}
 )
 
@@ -78,9 +78,9 @@ func TestHand(t *testing.T) {
 		status                   int
 		done                     string // or the error
 	}{
-		{"an override", "PUT", path, good, nil, 200, `override "alice" key=false at "" for 15m0s because "launch": {"concurrent":50}`},
-		{"for an hour unless it says else", "PUT", path + "?endpoint=up", `{"reason":"x","limits":"pro"}`, nil, 200, `override "alice" key=false at "up" for 1h0m0s because "x": "pro"`},
-		{"the longest", "PUT", path, `{"for":"168h","reason":"x","limits":{}}`, nil, 200, `override "alice" key=false at "" for 168h0m0s because "x": {}`},
+		{"an override", "PUT", path, good, nil, 200, `override "alice" key=false for 15m0s because "launch": {"concurrent":50}`},
+		{"for an hour unless it says else", "PUT", path, `{"reason":"x","limits":"pro"}`, nil, 200, `override "alice" key=false for 1h0m0s because "x": "pro"`},
+		{"the longest", "PUT", path, `{"for":"168h","reason":"x","limits":{}}`, nil, 200, `override "alice" key=false for 168h0m0s because "x": {}`},
 		{"longer", "PUT", path, `{"for":"168h1s","reason":"x","limits":{}}`, nil, 400, `for must be a time from 1s to 168h, such as 15m, got "168h1s"`},
 		{"shorter than a second", "PUT", path, `{"for":"999ms","reason":"x","limits":{}}`, nil, 400, `for must be a time from 1s to 168h, such as 15m, got "999ms"`},
 		{"a number of what", "PUT", path, `{"for":15,"reason":"x","limits":{}}`, nil, 400, "for must be text, got 15"},
@@ -103,24 +103,23 @@ func TestHand(t *testing.T) {
 		{"a long body", "PUT", path, good + strings.Repeat(" ", 64<<10), nil, 413, "the body is larger than 65536 bytes"},
 		{"no type", "PUT", path, good, http.Header{"Content-Type": nil}, 415, "the body must be JSON: send Content-Type: application/json"},
 		{"a form's type", "PUT", path, good, http.Header{"Content-Type": {"text/plain"}}, 415, "the body must be JSON: send Content-Type: application/json"},
-		{"the type with its letters", "PUT", path, good, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, 200, `override "alice" key=false at "" for 15m0s because "launch": {"concurrent":50}`},
-		{"a page of this address", "PUT", path, good, http.Header{"Origin": {"http://example.com"}}, 200, `override "alice" key=false at "" for 15m0s because "launch": {"concurrent":50}`},
+		{"the type with its letters", "PUT", path, good, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, 200, `override "alice" key=false for 15m0s because "launch": {"concurrent":50}`},
+		{"a page of this address", "PUT", path, good, http.Header{"Origin": {"http://example.com"}}, 200, `override "alice" key=false for 15m0s because "launch": {"concurrent":50}`},
 		{"a page of another one", "PUT", path, good, http.Header{"Origin": {"http://evil.example"}}, 403, "a page of another origin may not do this"},
 		{"a page on another port", "PUT", path, good, http.Header{"Origin": {"http://example.com:8080"}}, 403, "a page of another origin may not do this"},
 		{"a page without an origin", "PUT", path, good, http.Header{"Origin": {"null"}}, 403, "a page of another origin may not do this"},
 		{"an empty origin", "PUT", path, good, http.Header{"Origin": {""}}, 403, "a page of another origin may not do this"},
 		{"nobody", "PUT", "/api/v1/overrides/", good, nil, 400, "a user's name of 0 bytes: want 1 to 16384"},
 		{"a bare slash", "PUT", "/api/v1/overrides/a/b", good, nil, 400, `"a/b" is no user's name: want it with a slash as %2F, and every other byte escaped that needs it`},
-		{"a name with a slash", "PUT", "/api/v1/overrides/a%2Fb", good, nil, 200, `override "a/b" key=false at "" for 15m0s because "launch": {"concurrent":50}`},
-		{"a key", "PUT", path + "?by=key", good, nil, 200, `override "alice" key=true at "" for 15m0s because "launch": {"concurrent":50}`},
-		{"at no endpoint", "PUT", path + "?endpoint=A", good, nil, 400, `endpoint "A" is no name of one (valid: *, or up to 24 of a-z, 0-9 and -, the first none)`},
-		{"removed", "DELETE", path + "?endpoint=up", "", nil, 200, `remove "alice" key=false at "up" for 0s because "": `},
-		{"removed with the type of a body", "DELETE", path, "", http.Header{"Content-Type": {"application/json"}}, 200, `remove "alice" key=false at "" for 0s because "": `},
-		{"removed for a reason", "DELETE", path, `{"reason":"over"}`, nil, 200, `remove "alice" key=false at "" for 1h0m0s because "over": `},
+		{"a name with a slash", "PUT", "/api/v1/overrides/a%2Fb", good, nil, 200, `override "a/b" key=false for 15m0s because "launch": {"concurrent":50}`},
+		{"a key", "PUT", path + "?by=key", good, nil, 200, `override "alice" key=true for 15m0s because "launch": {"concurrent":50}`},
+		{"removed", "DELETE", path, "", nil, 200, `remove "alice" key=false for 0s because "": `},
+		{"removed with the type of a body", "DELETE", path, "", http.Header{"Content-Type": {"application/json"}}, 200, `remove "alice" key=false for 0s because "": `},
+		{"removed for a reason", "DELETE", path, `{"reason":"over"}`, nil, 200, `remove "alice" key=false for 1h0m0s because "over": `},
 		{"removed with limits", "DELETE", path, good, nil, 400, `unknown field "for" (valid: reason)`},
 		{"removed by another page", "DELETE", path, "", http.Header{"Origin": {"http://evil.example"}}, 403, "a page of another origin may not do this"},
-		{"unblocked", "POST", "/api/v1/users/alice/unblock", `{"reason":"x"}`, nil, 200, `unblock "alice" key=false at "" for 1h0m0s because "x": `},
-		{"one who is called so", "POST", "/api/v1/users/unblock/unblock?by=key", `{"reason":"x"}`, nil, 200, `unblock "unblock" key=true at "" for 1h0m0s because "x": `},
+		{"unblocked", "POST", "/api/v1/users/alice/unblock", `{"reason":"x"}`, nil, 200, `unblock "alice" key=false for 1h0m0s because "x": `},
+		{"one who is called so", "POST", "/api/v1/users/unblock/unblock?by=key", `{"reason":"x"}`, nil, 200, `unblock "unblock" key=true for 1h0m0s because "x": `},
 		{"unblocked for no reason", "POST", "/api/v1/users/alice/unblock", `{}`, nil, 400, "reason must be 1 to 200 printable characters, got 0"},
 		{"unblocked by a form", "POST", "/api/v1/users/alice/unblock", "reason=x", http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}, 415, "the body must be JSON: send Content-Type: application/json"},
 	} {

@@ -26,11 +26,10 @@ type From struct {
 	Degraded string `json:"degraded,omitempty"`
 }
 
-// Name is a user of the cluster, at an endpoint if the file limits users there apart.
+// Name is a user of the cluster.
 type Name struct {
-	User     string `json:"user"`               // the name, or "~…" if only its hash is known
-	Endpoint string `json:"endpoint,omitempty"` // "" is elsewhere
-	Href     string `json:"href"`               // path of what is known of the user
+	User string `json:"user"` // the name, or "~…" if only its hash is known
+	Href string `json:"href"` // path of what is known of the user
 }
 
 // Users is the answer of /api/v1/users.
@@ -78,7 +77,6 @@ type User struct {
 	Up         int64      `json:"up"`          // bytes per second, over all instances
 	Instances  []Place    `json:"instances"`   // those that reported the user in the last 2 s; sorted
 	Decisions  []Decision `json:"decisions"`   // the last 20, the newest first
-	Endpoints  []string   `json:"endpoints"`   // other endpoints where the user was seen, sorted; "" is everywhere else
 	Seen       *time.Time `json:"seen"`        // when the user was last heard of; null: never, or too long ago
 
 	// Started is the requests per second that were admitted, limited or not: by verb and
@@ -155,7 +153,6 @@ type Origin struct {
 	File     string `json:"file"`     // the limit file, or one of its users_from; "" if an override set it
 	Line     int    `json:"line"`     // from 1; 0 if an override set it
 	Override bool   `json:"override"` // the user's own, not the tier's
-	Endpoint bool   `json:"endpoint"` // for this endpoint, not for everywhere
 }
 
 // Place is what one instance runs and may run of a user.
@@ -253,17 +250,14 @@ func ByCost(unit string) Sort { return Sort(byCost + unit) }
 // CostUnit is the unit of an order by cost; of any other order it reports false.
 func (s Sort) CostUnit() (unit string, ok bool) { return strings.CutPrefix(string(s), byCost) }
 
-// NameAt is a user, by name, at an endpoint.
-func NameAt(user, endpoint string) Name {
-	return Name{User: user, Endpoint: endpoint, Href: Path(user, endpoint)}
-}
+// NameOfUser is a user, by name.
+func NameOfUser(user string) Name { return Name{User: user, Href: Path(user)} }
 
 // NameOfKey is the user of a wire key.
 func NameOfKey(key string) Name {
-	endpoint, user := limits.SplitEndpoint(key)
-	href := Path(user, endpoint)
-	if limits.Key(user) != user { // a hash is no name
-		href = PathOfKey(user, endpoint)
+	href := Path(key)
+	if limits.Key(key) != key { // a hash is no name
+		href = PathOfKey(key)
 	}
-	return Name{User: user, Endpoint: endpoint, Href: href}
+	return Name{User: key, Href: href}
 }

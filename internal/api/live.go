@@ -12,23 +12,19 @@ import (
 
 // Question is what a stream of live answers is about.
 type Question struct {
-	Sort     Sort
-	N        int    // users in the list; 1 to MaxTop
-	User     string // one user to tell more of; "" for none
-	Endpoint string // where the user is counted apart; "" is elsewhere
-	IsKey    bool   // User is the user's key, not the name
+	Sort  Sort
+	N     int    // users in the list; 1 to MaxTop
+	User  string // one user to tell more of; "" for none
+	IsKey bool   // User is the user's key, not the name
 }
 
 // Key is the wire key of the user who is asked for.
 func (q Question) Key() string {
 	if q.IsKey {
-		return limits.EndpointKey(q.Endpoint, q.User)
+		return q.User
 	}
-	return limits.EndpointKey(q.Endpoint, limits.Key(q.User))
+	return limits.Key(q.User)
 }
-
-// Key is the wire key of a user of whom a list has the key.
-func (n Name) Key() string { return limits.EndpointKey(n.Endpoint, n.User) }
 
 // MaxLimited is the most users of a live answer who are throttled or blocked.
 const MaxLimited = 100
@@ -142,7 +138,7 @@ func ShareOf(instance string, share int64) EventShare {
 
 // Filter is what a reader of events wants.
 type Filter struct {
-	User  string      // at whatever endpoint; "" is all events
+	User  string      // "" is all events
 	IsKey bool        // User is the user's key, not the name
 	Kinds []EventKind // none are all
 }

@@ -20,7 +20,6 @@ func TestFilter(t *testing.T) {
 		{"a kind", Filter{Kinds: []EventKind{BlockEvent, HotEvent}}, Event{Kind: HotEvent}, true},
 		{"another kind", Filter{Kinds: []EventKind{BlockEvent, HotEvent}}, Event{Kind: ShareEvent}, false},
 		{"a user", Filter{User: "bob"}, Event{Kind: HotEvent, Name: NameOf("bob")}, true},
-		{"at an endpoint", Filter{User: "bob"}, Event{Kind: HotEvent, Name: NameOf("@api/bob")}, true},
 		{"known by the hash", Filter{User: hashed}, Event{Kind: HotEvent, Name: NameOf(hashed)}, true},
 		{"another user", Filter{User: "bob"}, Event{Kind: HotEvent, Name: NameOf("bobby")}, false},
 		{"nobody", Filter{User: "bob"}, Event{Kind: LimitsEvent}, false},
@@ -53,16 +52,12 @@ func TestQuestionKey(t *testing.T) {
 		want string
 	}{
 		{Question{User: "bob"}, "bob"},
-		{Question{User: "bob", Endpoint: "api"}, "@api/bob"},
 		{Question{User: "ümit"}, hashed},
-		{Question{User: hashed, IsKey: true, Endpoint: "api"}, "@api/" + hashed},
+		{Question{User: hashed, IsKey: true}, hashed},
 		{Question{User: hashed}, limits.Key(hashed)},
 	} {
 		if got := tt.q.Key(); got != tt.want {
 			t.Errorf("%+v.Key() = %s, want %s", tt.q, got, tt.want)
 		}
-	}
-	if n := (Name{User: hashed, Endpoint: "api"}); n.Key() != "@api/"+hashed {
-		t.Errorf("%+v.Key() = %s", n, n.Key())
 	}
 }

@@ -9,12 +9,11 @@ import (
 // OverrideRequest is a change that an operator asks for: to set or remove an override, or to
 // unblock a user.
 type OverrideRequest struct {
-	Action   Action
-	User     string // the user's name, or key
-	IsKey    bool   // User is the key, not the name
-	Endpoint string
-	By       string // the operator, as far as known, and where the request came from
-	Reason   string
+	Action Action
+	User   string // the user's name, or key
+	IsKey  bool   // User is the key, not the name
+	By     string // the operator, as far as known, and where the request came from
+	Reason string
 
 	For    time.Duration   // how long an override holds
 	Limits json.RawMessage // the limits of an override, in the form of limits.Override
@@ -51,7 +50,7 @@ type UserOverride struct {
 // Overrides is the answer of /api/v1/overrides.
 type Overrides struct {
 	From
-	Overrides []UserOverride `json:"overrides"` // sorted by user and endpoint
+	Overrides []UserOverride `json:"overrides"` // sorted by user
 	Capacity  int            `json:"capacity"`  // how many there may be
 }
 

@@ -15,44 +15,33 @@ func isHash(user string) bool {
 
 // OverridePath is the path of a user's override by hand. The user is given by name, or by the
 // hash that is shown of a user whose name is not known.
-func OverridePath(user, endpoint string) string {
-	return pathOfShown("/api/v1/overrides/", user, "", endpoint)
-}
+func OverridePath(user string) string { return pathOfShown("/api/v1/overrides/", user, "") }
 
 // UnblockPath is the path that lets a user in. The user is given as for OverridePath.
-func UnblockPath(user, endpoint string) string {
-	return pathOfShown(userPath, user, "/unblock", endpoint)
-}
+func UnblockPath(user string) string { return pathOfShown(userPath, user, "/unblock") }
 
 // Path is the path of a user given by name, which may be of any bytes.
-func Path(user, endpoint string) string { return path(userPath, user, "", endpoint, "") }
+func Path(user string) string { return path(userPath, user, "", "") }
 
 // PathOfKey is the path of a user given by key.
-func PathOfKey(key, endpoint string) string { return path(userPath, key, "", endpoint, "key") }
+func PathOfKey(key string) string { return path(userPath, key, "", "key") }
 
 const userPath = "/api/v1/users/"
 
-func pathOfShown(before, user, after, endpoint string) string {
+func pathOfShown(before, user, after string) string {
 	by := ""
 	if isHash(user) {
 		by = "key"
 	}
-	return path(before, user, after, endpoint, by)
+	return path(before, user, after, by)
 }
 
 // path is the path of a user below another path.
-func path(before, user, after, endpoint, by string) string {
-	q := url.Values{}
-	if by != "" {
-		q.Set("by", by)
-	}
-	if endpoint != "" {
-		q.Set("endpoint", endpoint)
-	}
+func path(before, user, after, by string) string {
 	// Dots are escaped lest "." and ".." be taken for steps of the path.
 	p := before + strings.ReplaceAll(url.PathEscape(user), ".", "%2E") + after
-	if len(q) > 0 {
-		p += "?" + q.Encode()
+	if by != "" {
+		p += "?by=" + by
 	}
 	return p
 }

@@ -97,7 +97,7 @@ func TestReportsGoToWhoWantsTheShard(t *testing.T) {
 	var reports []bandwidth.Report
 	var started []bus.Started
 	for shard, user := range users {
-		key := ratelimit.Key{Class: "GET", User: "@up/" + user} // at an endpoint it is the same user
+		key := ratelimit.Key{Class: "GET", User: user}
 		if agent.ShardOf(key.User) != shard {
 			t.Fatalf("%s is in shard %d, want %d", key.User, agent.ShardOf(key.User), shard)
 		}

@@ -19,39 +19,30 @@ import (
 
 // Question is what is asked.
 type Question struct {
-	User     string
-	Class    string // of the request whose limits are wanted; "" for all limits
-	Endpoint string // where the user is counted apart; "" is elsewhere
-	File     string // the limit file's name
-	Admin    string // the address that was asked about the use
+	User  string
+	Class string // of the request whose limits are wanted; "" for all limits
+	File  string // the limit file's name
+	Admin string // the address that was asked about the use
 }
 
 // Write writes the limits of a user under a file, as they are now, and, unless live is nil,
 // what a polygen knows of the user.
 func Write(w io.Writer, set *limits.Set, q Question, live *api.User) error {
-	a := newAccount(q.File, set, q.User, q.Endpoint)
+	a := newAccount(q.File, set, q.User)
 	fmt.Fprintln(w, a.who)
 	for _, note := range a.notes {
 		fmt.Fprintln(w, "  "+note)
 	}
-	together := &account{} // over all endpoints, which a file without endpoints cannot limit
-	if len(set.Endpoints()) > 0 {
-		together = newAccount(q.File, set, q.User, limits.All)
-	}
-	found, foundTogether := a.facts, together.facts
+	found := a.facts
 	if q.Class != "" {
 		verb, of := verbOf(set, q.Class)
-		found, foundTogether = a.against(q.Class, verb), together.against(q.Class, verb)
+		found = a.against(q.Class, verb)
 		fmt.Fprintf(w, "a %s request%s counts against:\n", q.Class, of)
 	}
-	if !slices.ContainsFunc(slices.Concat(found, foundTogether), func(f fact) bool { return !terms.IsOfJobs(f.name) }) {
+	if !slices.ContainsFunc(found, func(f fact) bool { return !terms.IsOfJobs(f.name) }) {
 		fmt.Fprintln(w, "  no limit of requests")
 	}
 	err := writeFacts(w, found)
-	if err == nil && len(foundTogether) > 0 {
-		fmt.Fprintln(w, "and, with the requests at all endpoints and away from them taken together:")
-		err = writeFacts(w, foundTogether)
-	}
 	if err == nil && live != nil {
 		err = q.writeLive(w, *live, set.Version())
 	}
@@ -113,12 +104,9 @@ type fact struct {
 	source      string
 }
 
-func newAccount(file string, set *limits.Set, user, endpoint string) *account {
-	l, o := set.User(limits.EndpointKey(endpoint, limits.KeyOf(user))), limitfile.OriginAt(set, endpoint, user)
+func newAccount(file string, set *limits.Set, user string) *account {
+	l, o := set.User(limits.KeyOf(user)), limitfile.OriginOf(set, user)
 	a := &account{limits: l, units: set.CostUnits(), who: describeUser(file, user, l, o)}
-	if endpoint != "" {
-		a.notes = append(a.notes, "at endpoint "+endpoint)
-	}
 	if o.Comment != "" {
 		a.notes = append(a.notes, "comment: "+terminal.QuoteName(o.Comment))
 	}
@@ -131,12 +119,9 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 	if line := terms.DescribeAddresses(set.AddressLimits()); line != "" {
 		a.notes = append(a.notes, "beside these limits, each address at each HAProxy: "+line)
 	}
-	if endpoint == "" {
-		a.notes = append(a.notes, terms.DedicatedTo(set, l.Tier, limits.KeyOf(user), file)...)
-	}
-	// Workers of jobs keep to their limits, be they stated or not. Jobs have none over all
-	// endpoints together.
-	all := terms.TermsWithJobs(l, l.Tier != limits.ExemptTier && endpoint != limits.All)
+	a.notes = append(a.notes, terms.DedicatedTo(set, l.Tier, limits.KeyOf(user), file)...)
+	// Workers of jobs keep to their limits, be they stated or not.
+	all := terms.TermsWithJobs(l, l.Tier != limits.ExemptTier)
 	var names []string
 	for _, t := range all {
 		names = append(names, t.Name)
@@ -167,9 +152,6 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 			source = "unreadable " + source
 		case o.User == 0:
 			source = "default " + source
-		}
-		if origin.Endpoint {
-			source += " for " + terms.Endpoint(endpoint)
 		}
 		a.facts = append(a.facts, fact{name, terms.ValueOf(all, name), fmt.Sprintf("%s, %s:%d", source, origin.File, origin.Line)})
 	}

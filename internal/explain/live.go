@@ -80,9 +80,6 @@ func writeInstances(w io.Writer, u api.User) {
 				terms.PerSecond(i.Down), terms.FormatShare(i.DownShare), terms.PerSecond(i.Up), terms.FormatShare(i.UpShare))
 		}
 	}
-	if len(u.Endpoints) > 0 {
-		fmt.Fprintf(w, "counted apart at: %s (see --endpoint)\n", strings.Join(elsewhere(u.Endpoints), ", "))
-	}
 }
 
 func writeRefusals(w io.Writer, decisions []api.Decision) {
@@ -107,19 +104,6 @@ func unlimitedClass(all []api.Limit, class string) string {
 		}
 	}
 	return "\tno limit of its own"
-}
-
-// elsewhere is what endpoints are called: "" is what a user does at none of them.
-func elsewhere(endpoints []string) []string {
-	var names []string
-	for _, e := range endpoints {
-		if e == "" {
-			names = append(names, "everywhere else")
-		} else {
-			names = append(names, terminal.QuoteName(e))
-		}
-	}
-	return names
 }
 
 // describeUse is the use of a limit, such as "7 of 10 this second, 10 in the last".

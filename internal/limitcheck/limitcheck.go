@@ -20,7 +20,7 @@ type Report struct {
 	set   *limits.Set // as it is now
 	now   time.Time
 	ends  *terms.Ends
-	lines map[described]string // of the last ones
+	lines map[*limits.Limits]string // of the last ones
 }
 
 // New reads a limit file, with its files of users. An error says where it is wrong.
@@ -37,7 +37,7 @@ func New(w io.Writer, path string, now time.Time) (*Report, error) {
 	return &Report{
 		// The ends are of the set of all times, in which nothing has ended: what is over is listed as well.
 		w: w, files: files, set: set.At(now), now: now,
-		ends: terms.NewEnds(set), lines: map[described]string{},
+		ends: terms.NewEnds(set), lines: map[*limits.Limits]string{},
 	}, nil
 }
 
@@ -62,9 +62,6 @@ func (r *Report) WriteSummary() {
 	// A pattern is one of the users named, and may stand for thousands.
 	if n := len(set.Patterns()); n > 0 {
 		r.writeLine("  patterns: %d of the users named", n)
-	}
-	if names := set.Endpoints(); len(names) > 0 {
-		r.writeLine("  endpoints: %s", terminal.QuoteNames(names))
 	}
 	if all := set.Classes(); len(all) > 0 {
 		r.writeLine("  classes: %d: %s", len(all), terminal.QuoteNames(terms.ClassNames(all)))
@@ -116,22 +113,6 @@ func (r *Report) writeTier(name string) {
 		mark += " (unreadable)"
 	}
 	r.writeLine("  %s%s: %s", terminal.QuoteName(name), mark, r.describe(l))
-	for _, endpoint := range r.set.Endpoints() {
-		// By address: what is the same is shared, and not worth a line.
-		if at, _ := r.set.TierAt(endpoint, name); at != l {
-			r.writeLine("    at %s: %s", endpoint, r.describeBeside(l, at))
-		}
-	}
-	together, _ := r.set.TierAt(limits.All, name)
-	r.together(together)
-}
-
-// together writes the limits over all endpoints together, if there are any.
-func (r *Report) together(l *limits.Limits) {
-	// Most tiers have none, and a line that says so would be one for every tier.
-	if len(terms.TermsOf(l)) > 0 {
-		r.writeLine("    at %s: %s", terms.Endpoint(limits.All), r.describe(l))
-	}
 }
 
 // silentJobs says what workers of background jobs keep to where the file says nothing
@@ -188,7 +169,7 @@ func (r *Report) ending() {
 	}
 }
 
-// WriteUsers writes one line a user, and one for each endpoint where a user has other limits.
+// WriteUsers writes one line a user.
 func (r *Report) WriteUsers() {
 	for user := range r.set.UserNames() {
 		key := limits.Key(user)
@@ -207,38 +188,21 @@ func (r *Report) WriteUsers() {
 			continue
 		}
 		r.writeLine("  user %s, tier %s%s: %s", terminal.QuoteName(user), terminal.QuoteName(l.Tier), until, r.describe(l))
-		for _, endpoint := range r.set.Endpoints() {
-			if at := r.set.User(limits.EndpointKey(endpoint, key)); at != l {
-				r.writeLine("    at %s: %s", endpoint, r.describeBeside(l, at))
-			}
-		}
-		r.together(r.set.User(limits.EndpointKey(limits.All, key)))
 	}
 }
 
-// described are limits, and those at an endpoint if the line is of what is other there.
-type described struct{ everywhere, here *limits.Limits }
-
+// describe names limits in one line, unless it was made lately: most users of a large file share their limits
+// with their tier or with many others.
 func (r *Report) describe(l *limits.Limits) string {
-	return r.describeOnce(described{everywhere: l}, func() string { return terms.Describe(l) })
-}
-
-func (r *Report) describeBeside(everywhere, here *limits.Limits) string {
-	return r.describeOnce(described{everywhere, here}, func() string { return terms.DescribeBeside(everywhere, here) })
-}
-
-// describeOnce makes a line unless it was made lately: most users of a large file share their
-// limits with their tier or with many others.
-func (r *Report) describeOnce(of described, describe func() string) string {
 	const most = 10_000
-	line, ok := r.lines[of]
+	line, ok := r.lines[l]
 	if !ok {
 		// All at once: which of them comes again is not known, and to make them anew costs little.
 		if len(r.lines) == most {
 			clear(r.lines)
 		}
-		line = describe()
-		r.lines[of] = line
+		line = terms.Describe(l)
+		r.lines[l] = line
 	}
 	return line
 }

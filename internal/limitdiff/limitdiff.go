@@ -28,8 +28,7 @@ type comparison struct {
 	before, after *limits.Set // as they are now
 	was, is       *terms.Ends
 	now           time.Time
-	endpoints     []string // of either file, sorted
-	otherModes    bool     // because of the mode of the whole file, limits differ in theirs
+	otherModes    bool // because of the mode of the whole file, limits differ in theirs
 	found         bool
 }
 
@@ -38,9 +37,6 @@ func newComparison(w io.Writer, before, after *limits.Set, now time.Time) *compa
 	a, b := before.Mode(), after.Mode()
 	// With off there are no limits to compare, and every one of them differs in more than its mode.
 	c.otherModes = a != b && a != limits.Off && b != limits.Off
-	for name := range unionOf(before.Endpoints(), after.Endpoints()) {
-		c.endpoints = append(c.endpoints, name)
-	}
 	return c
 }
 
@@ -54,9 +50,9 @@ func (c *comparison) compare() {
 		b, is := c.after.TierLimits(name)
 		switch {
 		case !was:
-			c.writeWhole("tier "+terminal.QuoteName(name)+": added", c.after, b, tierOf(name))
+			c.writeLine("tier %s: added: %s", terminal.QuoteName(name), terms.Describe(b))
 		case !is:
-			c.writeWhole("tier "+terminal.QuoteName(name)+": removed", c.before, a, tierOf(name))
+			c.writeLine("tier %s: removed: %s", terminal.QuoteName(name), terms.Describe(a))
 		default:
 			who := ""
 			// One line for all of them: their own lines would say the tier's change a thousand times.
@@ -99,7 +95,6 @@ func (c *comparison) everybody() {
 	}
 	c.compareText("anonymous tier", none(c.before.AnonymousTier()), none(c.after.AnonymousTier()))
 	c.compareText("unreadable tier", none(c.before.UnreadableTier()), none(c.after.UnreadableTier()))
-	c.compareNames("endpoint", c.before.Endpoints(), c.after.Endpoints())
 	// What is HAProxy's to know is told apart: without a reload half of the change would be in force.
 	foundBefore := c.found
 	c.found = false

@@ -22,18 +22,13 @@ func (c *comparison) followers() map[string]int {
 	return n
 }
 
-// follows is whether a user has the limits of the same tier in both files, at every
-// endpoint. Who has them has the same ones, by their address.
+// follows is whether a user has the limits of the same tier in both files. Who
+// has them has the same ones, by their address.
 func (c *comparison) follows(key string) bool {
 	name := c.before.User(key).Tier
-	at := func(endpoint string) bool {
-		tierBefore, _ := c.before.TierAt(endpoint, name)
-		tierAfter, _ := c.after.TierAt(endpoint, name)
-		here := limits.EndpointKey(endpoint, key)
-		return c.before.User(here) == tierBefore && c.after.User(here) == tierAfter
-	}
-	// Everywhere first, where nearly all differ if they do.
-	return at("") && at(limits.All) && !slices.ContainsFunc(c.endpoints, func(endpoint string) bool { return !at(endpoint) })
+	tierBefore, _ := c.before.TierLimits(name)
+	tierAfter, _ := c.after.TierLimits(name)
+	return c.before.User(key) == tierBefore && c.after.User(key) == tierAfter
 }
 
 func (c *comparison) compareUsers() {

@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
-
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // Shards is into how many shards Redis' users are divided, at least 1. All processes must agree, and its methods may not
@@ -23,12 +21,12 @@ func (n Shards) ShardOf(key string) int {
 	if n <= 1 {
 		return 0
 	}
-	return int(hashOf(key) % uint64(n))
+	return int(xxhash.Sum64String(key) % uint64(n))
 }
 
 // PartOf is the part of a user, given by wire key.
 func (n Shards) PartOf(key string) int {
-	hash, shards := hashOf(key), uint64(max(1, n))
+	hash, shards := xxhash.Sum64String(key), uint64(max(1, n))
 	shard := hash % shards
 	if shards >= Count {
 		return int(shard % Count)
@@ -36,13 +34,6 @@ func (n Shards) PartOf(key string) int {
 	// Other bits of the hash than those that shards and the parts of windows take, or all users of a shard would be in
 	// some of its parts.
 	return int(shard + shards*(hash>>48%((Count-shard+shards-1)/shards)))
-}
-
-// hashOf is the hash of a user without the endpoint, so that one polygen knows a user at all endpoints: a question about
-// them is one question.
-func hashOf(key string) uint64 {
-	_, user := limits.SplitEndpoint(key)
-	return xxhash.Sum64String(user)
 }
 
 // HasUser reports whether the part of a user is in a set.

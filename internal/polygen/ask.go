@@ -114,21 +114,20 @@ func (p *Polygen) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
 }
 
 // User returns what is known of a user, given by name.
-func (p *Polygen) User(name, endpoint string) api.User {
+func (p *Polygen) User(name string) api.User {
 	set := p.set.Load()
-	out := p.UserOfKey(limits.KeyOf(name), endpoint)
-	out.Name = api.NameAt(name, endpoint)
-	tellOrigin(limitfile.OriginAt(set, endpoint, name), &out)
+	out := p.UserOfKey(limits.KeyOf(name))
+	out.Name = api.NameOfUser(name)
+	tellOrigin(limitfile.OriginOf(set, name), &out)
 	return out
 }
 
 // UserOfKey returns what is known of a user, given by the key that the cluster knows.
-func (p *Polygen) UserOfKey(key, endpoint string) api.User {
-	wire := limits.EndpointKey(endpoint, key)
-	p.recallCosts([]string{wire})
-	replies, missing := p.askOthers(p.partsOf([]byte(wire)), question{Users: [][]byte{[]byte(wire)}, Now: true})
+func (p *Polygen) UserOfKey(key string) api.User {
+	p.recallCosts([]string{key})
+	replies, missing := p.askOthers(p.partsOf([]byte(key)), question{Users: [][]byte{[]byte(key)}, Now: true})
 	s := p.lockDashboard()
-	out := s.view.User(p.clock.Now(), wire)
+	out := s.view.User(p.clock.Now(), key)
 	s.mu.Unlock()
 	if u, known := userIn(replies, 0); known {
 		out = u
@@ -154,13 +153,11 @@ func tellOrigin(o limitfile.Origin, out *api.User) {
 			out.Entry.Until = &o.Until
 		}
 	}
-	if len(o.Overrides) > 0 {
+	if o.Override != nil {
 		if out.Entry == nil {
 			out.Entry = &api.Entry{}
 		}
-		// The last is that of the endpoint, if there is one, and the one whose limits count there.
-		override := o.Overrides[len(o.Overrides)-1]
-		out.Entry.Override = &api.OverrideNote{Reason: override.Reason, By: override.By, Until: override.Until}
+		out.Entry.Override = &api.OverrideNote{Reason: o.Override.Reason, By: o.Override.By, Until: o.Override.Until}
 	}
 	for i := range out.Limits {
 		l := &out.Limits[i]
@@ -173,7 +170,7 @@ func tellOrigin(o limitfile.Origin, out *api.User) {
 			name = "requests." + name
 		}
 		if f, ok := o.FieldOrigin(name); ok {
-			l.Origin = &api.Origin{Field: f.Name, File: f.File, Line: f.Line, Override: f.Layer != limitfile.TierLayer, Endpoint: f.Endpoint}
+			l.Origin = &api.Origin{Field: f.Name, File: f.File, Line: f.Line, Override: f.Layer != limitfile.TierLayer}
 		}
 	}
 }

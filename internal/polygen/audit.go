@@ -32,12 +32,12 @@ func (p *Polygen) auditWrite(a api.OverrideRequest, until time.Time, set []byte,
 		result = "refused"
 	}
 	p.overrides.metrics.writes.WithLabelValues(string(a.Action), result).Inc()
-	p.tellAudit(string(a.Action), result, limits.Override{User: a.User, Endpoint: a.Endpoint, By: a.By, Reason: a.Reason, Until: until, Limits: set}, err)
+	p.tellAudit(string(a.Action), result, limits.Override{User: a.User, By: a.By, Reason: a.Reason, Until: until, Limits: set}, err)
 }
 
 func (p *Polygen) tellAudit(action, result string, o limits.Override, err error) {
 	attrs := []slog.Attr{
-		slog.String("action", action), slog.String("result", result), slog.String("user", truncated(o.User)), slog.String("endpoint", truncated(o.Endpoint)),
+		slog.String("action", action), slog.String("result", result), slog.String("user", truncated(o.User)),
 		slog.String("by", truncated(o.By)), slog.String("reason", truncated(o.Reason)),
 	}
 	if !o.Until.IsZero() {

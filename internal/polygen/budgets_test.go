@@ -89,10 +89,10 @@ func TestCostsAreShown(t *testing.T) {
 	if !g.audience.knows("alice") {
 		t.Error("it is not noted who serves the user")
 	}
-	if got, want := budgetOf(g.User("alice", "")), "spent, 1000 of 1000 used, 0 left"; got != want {
+	if got, want := budgetOf(g.User("alice")), "spent, 1000 of 1000 used, 0 left"; got != want {
 		t.Errorf("User(alice): %s, want %s", got, want)
 	}
-	if o := g.User("alice", "").Limits[1].Origin; o == nil || o.Field != "costs.tokens/day" || o.Line != 5 {
+	if o := g.User("alice").Limits[1].Origin; o == nil || o.Field != "costs.tokens/day" || o.Line != 5 {
 		t.Errorf("the limit comes from %+v, want costs.tokens/day in line 5", o)
 	}
 	users := g.Users(api.ByCost("tokens"), 2)
@@ -201,7 +201,7 @@ func TestRestartedPolygenKnowsBudgets(t *testing.T) {
 		for part, user := range charged {
 			want := fmt.Sprintf("spent, %d of 1000 used, 0 left", 1000+part)
 			proctest.Eventually(t, g.options.Name+" knows of "+user, func() error {
-				if got := budgetOf(g.User(user, "")); got != want {
+				if got := budgetOf(g.User(user)); got != want {
 					return fmt.Errorf("%s, want %s", got, want)
 				}
 				return nil
@@ -216,7 +216,7 @@ func TestRestartedPolygenKnowsBudgets(t *testing.T) {
 			return nil
 		})
 	}
-	if u := one.User("nobody", ""); budgetOf(u) != "ok, 0 of 1000 used, 1000 left" || u.Seen != nil {
+	if u := one.User("nobody"); budgetOf(u) != "ok, 0 of 1000 used, 1000 left" || u.Seen != nil {
 		t.Errorf("of nobody: %s, seen %v", budgetOf(u), u.Seen)
 	}
 	// What is charged from now on is heard of.

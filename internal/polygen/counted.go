@@ -144,28 +144,27 @@ func (m *metrics) countEvents(tiers map[string]bool, of bus.EventsOf) {
 
 // Events returns what started and ended of a user, by their name, in the last seconds.
 // The error is a api.ErrUnavailable if Redis does not answer.
-func (p *Polygen) Events(ctx context.Context, name, endpoint string) (api.Events, error) {
-	out, err := p.EventsOfKey(ctx, limits.KeyOf(name), endpoint)
+func (p *Polygen) Events(ctx context.Context, name string) (api.Events, error) {
+	out, err := p.EventsOfKey(ctx, limits.KeyOf(name))
 	if err == nil {
-		out.Name = api.NameAt(name, endpoint)
+		out.Name = api.NameOfUser(name)
 	}
 	return out, err
 }
 
 // EventsOfKey is Events, by the key that the cluster knows the user by.
-func (p *Polygen) EventsOfKey(ctx context.Context, key, endpoint string) (api.Events, error) {
-	wire := limits.EndpointKey(endpoint, key)
+func (p *Polygen) EventsOfKey(ctx context.Context, key string) (api.Events, error) {
 	// Not up to now: a second that some instances have not told of yet would look like a dip.
 	end := p.lastTold()
 	seconds := make([]int64, eventSeconds)
 	for i := range seconds {
 		seconds[i] = end - eventSeconds + 1 + int64(i)
 	}
-	all, err := p.options.Bus.UserEvents(ctx, wire, seconds)
+	all, err := p.options.Bus.UserEvents(ctx, key, seconds)
 	if err != nil {
 		return api.Events{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
-	out := api.Events{From: p.answerHead(), Name: api.NameOfKey(wire), Begin: seconds[0], Step: 1, Started: []api.ClassEvents{}, Ended: make([]int64, eventSeconds)}
+	out := api.Events{From: p.answerHead(), Name: api.NameOfKey(key), Begin: seconds[0], Step: 1, Started: []api.ClassEvents{}, Ended: make([]int64, eventSeconds)}
 	// Each second apart, and nothing is computed from it: docs/events.md says why no limit is decided by starts and ends.
 	for i, of := range all {
 		out.Ended[i] = of.Ends

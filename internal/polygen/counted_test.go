@@ -148,11 +148,11 @@ func TestEventsOfAUser(t *testing.T) {
 	g.set.Store(set)
 	b := open(t, addr, 1)
 	second := g.lastTold()
-	of := bus.EventsOf{Name: "@uploads/alice", Classes: []bus.StartedClass{{Class: "PUT", Starts: 2}, {Class: "GET", Starts: 1}}, Ends: 4}
+	of := bus.EventsOf{Name: "alice", Classes: []bus.StartedClass{{Class: "PUT", Starts: 2}, {Class: "GET", Starts: 1}}, Ends: 4}
 	if err := b.AddEvents(t.Context(), "one", bus.Events{Second: second, Users: []bus.EventsOf{of}}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := g.Events(t.Context(), "alice", "uploads")
+	got, err := g.Events(t.Context(), "alice")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,18 +162,18 @@ func TestEventsOfAUser(t *testing.T) {
 		return values
 	}
 	want := api.Events{
-		From: got.From, Name: api.Name{User: "alice", Endpoint: "uploads", Href: "/api/v1/users/alice?endpoint=uploads"}, Begin: got.Begin, Step: 1,
+		From: got.From, Name: api.Name{User: "alice", Href: "/api/v1/users/alice"}, Begin: got.Begin, Step: 1,
 		Started: []api.ClassEvents{{Class: "GET", Requests: list(1)}, {Class: "PUT", Requests: list(2)}}, Ended: list(4),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("Events (-want +got):\n%s", diff)
 	}
-	if got, err := g.Events(t.Context(), "alice", ""); err != nil || len(got.Started) > 0 || len(got.Ended) != eventSeconds {
-		t.Errorf("Events elsewhere = %+v, %v", got, err)
+	if got, err := g.Events(t.Context(), "bob"); err != nil || len(got.Started) > 0 || len(got.Ended) != eventSeconds {
+		t.Errorf("Events of another user = %+v, %v", got, err)
 	}
 	gone := newGenerator(t, "127.0.0.1:1", "one", nil)
 	gone.set.Store(set)
-	if _, err := gone.Events(t.Context(), "alice", ""); !errors.Is(err, api.ErrUnavailable) {
+	if _, err := gone.Events(t.Context(), "alice"); !errors.Is(err, api.ErrUnavailable) {
 		t.Errorf("Events without Redis = %v, want %v", err, api.ErrUnavailable)
 	}
 }

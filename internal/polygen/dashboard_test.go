@@ -34,7 +34,7 @@ func TestAnswers(t *testing.T) {
 			g.sendPolicies(t.Context())
 
 			from := api.From{Polygen: "polygen", Leading: leading, Version: g.set.Load().Version()}
-			got := g.User("alice", "")
+			got := g.User("alice")
 			if got.Time.Before(now.Add(-time.Second)) || got.Time.After(now.Add(time.Hour)) || got.Seen == nil {
 				t.Errorf("User() answered at %v of what was seen at %v, want %v", got.Time, got.Seen, now)
 			}
@@ -61,7 +61,7 @@ func TestAnswers(t *testing.T) {
 			if diff := cmp.Diff(want, got, ignore); diff != "" {
 				t.Errorf("User() differs (-want +got):\n%s", diff)
 			}
-			if mover := g.User("mover", ""); mover.Entry == nil || mover.Entry.Line != 7 || mover.Entry.File != g.file || !mover.Known || mover.Tier != "moving" || mover.Down != 7 || mover.Instances[0].UpShare != 10 {
+			if mover := g.User("mover"); mover.Entry == nil || mover.Entry.Line != 7 || mover.Entry.File != g.file || !mover.Known || mover.Tier != "moving" || mover.Down != 7 || mover.Instances[0].UpShare != 10 {
 				t.Errorf("User(mover) = %+v, want line 7, tier moving, and what they move", mover)
 			}
 
@@ -90,12 +90,12 @@ func TestAnswersOfNobody(t *testing.T) {
 		{"~exempt", "/api/v1/users/~exempt"}, // a name, not the key
 		{"@a/b", "/api/v1/users/@a%2Fb"},
 	} {
-		u := g.User(tt.name, "")
+		u := g.User(tt.name)
 		if u.Tier != "free" || u.Known || u.State != api.OK || u.Seen != nil || u.User != tt.name || u.Href != tt.href || len(u.Limits) != 3 {
 			t.Errorf("User(%.20q) = %+v, want the default tier's limits and no use", tt.name, u)
 		}
 	}
-	if u := g.UserOfKey(limits.Key(long), "web"); u.Endpoint != "web" || u.Href != "/api/v1/users/"+limits.Key(long)+"?by=key&endpoint=web" {
+	if u := g.UserOfKey(limits.Key(long)); u.Href != "/api/v1/users/"+limits.Key(long)+"?by=key" {
 		t.Errorf("UserOfKey() = %+v, want the link by=key", u)
 	}
 }

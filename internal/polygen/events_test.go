@@ -60,7 +60,7 @@ func TestPolicyEvents(t *testing.T) {
 	until := time.Unix(1_800_000_000, 123456789)
 	g.tellPolicies(set, []string{"bob"},
 		[]ratelimit.Hint{{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: until, Instances: 3}},
-		[]ratelimit.Throttle{{Key: ratelimit.Key{Class: "GET", User: "@api/alice"}, WindowStart: 1_800_000_000, Limit: 10},
+		[]ratelimit.Throttle{{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: 1_800_000_000, Limit: 10},
 			{Key: ratelimit.Key{Class: "PUT", User: limits.Key("~x"), Window: limits.Minute}, WindowStart: 1_800_000_000, Limit: 60}},
 		concurrency.Decisions{
 			Blocks:   []concurrency.Block{{User: "again", Limit: concurrency.Limit{Max: 5}}, {User: "bob", Limit: concurrency.Limit{Max: 5}}},
@@ -75,7 +75,7 @@ func TestPolicyEvents(t *testing.T) {
 	}
 	key := limits.Key("~x")
 	for _, want := range []struct{ event, until string }{
-		{`{"endpoint":"api","href":"/api/v1/users/alice?endpoint=api","kind":"throttle","limit":"GET","max":10,"mode":"enforce","reason":"request-rate","user":"alice"}`, "2027-01-15T08:00:01Z"},
+		{`{"href":"/api/v1/users/alice","kind":"throttle","limit":"GET","max":10,"mode":"enforce","reason":"request-rate","user":"alice"}`, "2027-01-15T08:00:01Z"},
 		{`{"href":"/api/v1/users/` + key + `?by=key","kind":"throttle","limit":"PUT/minute","max":60,"mode":"enforce","reason":"request-rate","user":"` + key + `"}`, "2027-01-15T08:01:00Z"},
 		{`{"href":"/api/v1/users/bob","kind":"block","limit":"concurrent","max":5,"mode":"enforce","reason":"concurrent-requests","user":"bob"}`, ""},
 		{`{"href":"/api/v1/users/dora","kind":"slots","limit":"concurrent","mode":"enforce","shares":[{"instance":"one","share":2},{"instance":"two","share":3}],"user":"dora"}`, "2027-01-15T08:00:00.123Z"},

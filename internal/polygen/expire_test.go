@@ -106,7 +106,7 @@ func TestRunningOverridesExpire(t *testing.T) {
 	g.adoptFile(g.options.Limits.Set())
 	g.run(t)
 	proctest.Eventually(t, "the override expires", func() error {
-		if l := g.User("bob", "").Limits; len(l) != 1 || l[0].Max != 10 {
+		if l := g.User("bob").Limits; len(l) != 1 || l[0].Max != 10 {
 			return fmt.Errorf("limits %+v", l)
 		}
 		return nil
@@ -188,7 +188,7 @@ func TestDryRunIsCountedApart(t *testing.T) {
 		}
 		return errors.New("not yet")
 	})
-	u := g.User("bob", "")
+	u := g.User("bob")
 	for _, d := range u.Decisions {
 		want := "dry-run"
 		if d.Limit == "PUT" {

@@ -110,7 +110,7 @@ func TestPolygensSayThatTheyLearn(t *testing.T) {
 		now := time.Now()
 		says := func(list, ofUser string) {
 			t.Helper()
-			if said, u := g.UnknownUsers(api.ByRecent, 1).Degraded, g.User(user, "").Degraded; said != list || u != ofUser {
+			if said, u := g.UnknownUsers(api.ByRecent, 1).Degraded, g.User(user).Degraded; said != list || u != ofUser {
 				t.Errorf("it says %q, and of a user %q, want %q and %q", said, u, list, ofUser)
 			}
 		}

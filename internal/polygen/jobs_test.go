@@ -41,8 +41,8 @@ func TestJobs(t *testing.T) {
 	}
 	defer p.workers.Close()
 	list := p.Jobs(t.Context(), 10)
-	if len(list.Users) != 1 || list.Users[0].User != "staff" || list.Users[0].Href != api.Path("staff", "") || list.Polygen != "one" {
-		t.Errorf("Jobs() = %+v, want user staff at %s, told by one", list, api.Path("staff", ""))
+	if len(list.Users) != 1 || list.Users[0].User != "staff" || list.Users[0].Href != api.Path("staff") || list.Polygen != "one" {
+		t.Errorf("Jobs() = %+v, want user staff at %s, told by one", list, api.Path("staff"))
 	}
 	for id, want := range map[int64]string{7: "staff", 8: ""} {
 		job, err := p.Job(t.Context(), id)

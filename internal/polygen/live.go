@@ -56,9 +56,9 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 	var user api.User
 	switch {
 	case q.User != "" && !q.IsKey:
-		user = p.User(q.User, q.Endpoint)
+		user = p.User(q.User)
 	case q.User != "":
-		user = p.UserOfKey(q.User, q.Endpoint)
+		user = p.UserOfKey(q.User)
 	}
 	l := &p.live
 	l.mu.Lock()
@@ -196,12 +196,12 @@ func (p *Polygen) lookAtUsers(now time.Time, old time.Duration) {
 // rememberShown keeps histories of the users who are shown. The lock must be held.
 func (s *dashboard) rememberShown(now time.Time, o view.Overview) {
 	for _, u := range o.Limited {
-		s.past.RememberLimited(now, u.Key())
+		s.past.RememberLimited(now, u.User)
 	}
 	for _, list := range o.Tops {
 		// The first one last, so that it is forgotten last.
 		for i := min(len(list), maxListed) - 1; i >= 0; i-- {
-			s.past.Remember(now, list[i].Key())
+			s.past.Remember(now, list[i].User)
 		}
 	}
 }
@@ -232,8 +232,8 @@ func (p *Polygen) userLately(q api.Question) *api.User {
 	}
 	out.From = p.answerHead()
 	if !q.IsKey {
-		out.Name = api.NameAt(q.User, q.Endpoint)
-		tellOrigin(limitfile.OriginAt(p.set.Load(), q.Endpoint, q.User), &out)
+		out.Name = api.NameOfUser(q.User)
+		tellOrigin(limitfile.OriginOf(p.set.Load(), q.User), &out)
 	}
 	return &out
 }

@@ -238,7 +238,7 @@ func TestLiveRuns(t *testing.T) {
 		g.dashboard.mu.Lock()
 		kept := g.dashboard.past.Len()
 		g.dashboard.mu.Unlock()
-		if h := g.History("bob", ""); len(h.Down) < 2 || kept != 1 {
+		if h := g.History("bob"); len(h.Down) < 2 || kept != 1 {
 			return fmt.Errorf("%d samples, %d histories", len(h.Down), kept)
 		}
 		return nil
@@ -279,7 +279,7 @@ func TestHistories(t *testing.T) {
 	if n := kept(); n != 2 {
 		t.Errorf("%d histories, want those of the throttled user and of alice, who is blocked", n)
 	}
-	h := g.History("a/b", "")
+	h := g.History("a/b")
 	if h.User != "a/b" || h.Href != "/api/v1/users/a%2Fb" || h.Polygen != "polygen" || len(h.Limits) != 3 || len(h.Down) != 1 {
 		t.Errorf("History(a/b) = %+v, want one sample", h)
 	}
@@ -287,12 +287,12 @@ func TestHistories(t *testing.T) {
 	if n := kept(); n != 6 { // and bob and mover, who are listed
 		t.Errorf("%d histories, want six", n)
 	}
-	if key := g.HistoryOfKey("mover", ""); len(key.Limits) != 2 || key.Href != "/api/v1/users/mover" {
+	if key := g.HistoryOfKey("mover"); len(key.Limits) != 2 || key.Href != "/api/v1/users/mover" {
 		t.Errorf("HistoryOfKey(mover) = %+v, want two limits", key)
 	}
 	for i := range 2 * maxHistories {
 		g.observe(now, bus.Demand{bandwidth.Report{Instance: "one", User: fmt.Sprint("user ", i), Active: 1 + i}})
-		g.History(fmt.Sprint("user ", i), "")
+		g.History(fmt.Sprint("user ", i))
 	}
 	if n := kept(); n != maxHistories {
 		t.Errorf("%d histories, want %d", n, maxHistories)

@@ -71,7 +71,7 @@ func mostOf(list []api.Summary, by api.Sort, n int) []api.Summary {
 
 // mergeUnknown adds users whom the limit file does not name.
 func mergeUnknown(out *api.UnknownUsers, replies []*reply, n int) {
-	// A name is listed without its endpoint, and all endpoints of a user are in one part: nobody comes twice.
+	// Each user is in one part: nobody comes twice.
 	for _, r := range replies {
 		out.Seen, out.Dropped, out.Capacity = out.Seen+r.Unknown.Seen, out.Dropped+r.Unknown.Dropped, out.Capacity+r.Unknown.Capacity
 		out.Users = append(out.Users, r.Unknown.Users...)

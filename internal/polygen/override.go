@@ -21,7 +21,7 @@ func (p *Polygen) Overrides() api.Overrides {
 	out := api.Overrides{From: p.answerHead(), Overrides: []api.UserOverride{}, Capacity: limitfile.MaxOverrides}
 	for _, o := range list {
 		b := overrideAnswer(o)
-		b.Problem = problems[overrideKeyOf(o)]
+		b.Problem = problems[o.User]
 		out.Overrides = append(out.Overrides, b)
 	}
 	return out
@@ -29,7 +29,7 @@ func (p *Polygen) Overrides() api.Overrides {
 
 func overrideAnswer(o limits.Override) api.UserOverride {
 	return api.UserOverride{
-		Name:   api.NameAt(o.User, o.Endpoint),
+		Name:   api.NameOfUser(o.User),
 		Limits: o.Limits, Reason: o.Reason, By: o.By, Since: o.Since.UTC(), Until: o.Until.UTC(),
 	}
 }
@@ -38,7 +38,7 @@ func overrideAnswer(o limits.Override) api.UserOverride {
 func (p *Polygen) Override(ctx context.Context, a api.OverrideRequest) (api.Override, error) {
 	now := p.clock.Now().UTC().Truncate(time.Millisecond)
 	o := limits.Override{
-		User: a.User, Endpoint: a.Endpoint, Limits: a.Limits, Reason: a.Reason, By: strings.ToValidUTF8(a.By, "\ufffd"),
+		User: a.User, Limits: a.Limits, Reason: a.Reason, By: strings.ToValidUTF8(a.By, "\ufffd"),
 		Since: now, Until: now.Add(a.For),
 	}
 	var unsafe string
@@ -71,7 +71,7 @@ func (p *Polygen) RemoveOverride(ctx context.Context, a api.OverrideRequest) (ap
 		unsafe, err = p.changeOverrides(ctx, func(s *overrideState) (err error) {
 			var there bool
 			// Said, not passed over: a name that was mistyped would seem to be done.
-			if removed, there = s.find(a.Endpoint, a.User); !there {
+			if removed, there = s.find(a.User); !there {
 				return api.ErrNoOverride
 			}
 			s.remove(removalOf(removed, s.stamp(p.clock.Now())))

@@ -44,13 +44,8 @@ type overrides struct {
 	file     *limits.Set
 	version  string // of what Redis keeps
 	state    overrideState
-	problems map[overrideKey]string // why some overrides of the state are not in force
+	problems map[string]string // by user: why some overrides of the state are not in force
 }
-
-// overrideKey is the user, at an endpoint or everywhere, whom an override is for.
-type overrideKey struct{ user, endpoint string }
-
-func overrideKeyOf(o limits.Override) overrideKey { return overrideKey{o.User, o.Endpoint} }
 
 type overrideMetrics struct {
 	inForce  prometheus.Gauge
@@ -104,14 +99,14 @@ func (p *Polygen) enforce(set *limits.Set, refused []limitfile.Refused) {
 	was := p.set.Swap(set)
 	// Nobody was told yet of overrides that ended since the last look, and expire will not find them in the new set.
 	p.tellOfExpired(was, was.At(now))
-	problems := make(map[overrideKey]string, len(refused))
+	problems := make(map[string]string, len(refused))
 	for _, r := range refused {
 		why := r.Why.Error()
 		// Told once: the set is made again with each override that somebody sets.
-		if problems[overrideKeyOf(r.Override)] = why; h.problems[overrideKeyOf(r.Override)] != why {
+		if problems[r.User] = why; h.problems[r.User] != why {
 			h.metrics.dropped.Inc()
 			p.options.Logger.Warn("override by hand dropped: the limit file does not allow it any more",
-				slog.String("user", r.User), slog.String("endpoint", r.Endpoint), slog.String("error", why), slog.String("version", set.Version()))
+				slog.String("user", r.User), slog.String("error", why), slog.String("version", set.Version()))
 		}
 	}
 	h.problems = problems
@@ -284,12 +279,9 @@ func (p *Polygen) tryOverrides(next overrideState) (set *limits.Set, refused []l
 	}
 	set, refused = limitfile.WithOverrides(h.file, next.list)
 	for _, r := range refused {
-		switch {
-		case !containsOverride(h.state.list, r.Override):
+		// One that was there before is no reason to refuse another one.
+		if !containsOverride(h.state.list, r.Override) {
 			return nil, nil, r.Why
-		case h.problems[overrideKeyOf(r.Override)] == "":
-			// It was in force. One that was out of force before is no reason to refuse another one.
-			return nil, nil, fmt.Errorf("it does not go with the override of %q at endpoint %q: %w", r.User, r.Endpoint, r.Why)
 		}
 	}
 	return set, refused, nil

@@ -188,7 +188,7 @@ func TestOverridesRefused(t *testing.T) {
 	if n := testutil.ToFloat64(g.overrides.metrics.writes.WithLabelValues("override", "refused")); n != 4 {
 		t.Errorf("refused overrides = %v, want 4", n)
 	}
-	if n := strings.Count(log.String(), "msg=audit"); n != 5 || !strings.Contains(log.String(), `action=override result=refused user=b* endpoint="" by="ops from 127.0.0.1" reason=launch`) {
+	if n := strings.Count(log.String(), "msg=audit"); n != 5 || !strings.Contains(log.String(), `action=override result=refused user=b* by="ops from 127.0.0.1" reason=launch`) {
 		t.Errorf("%d audit lines, want 5: %s", n, log)
 	}
 	if got := g.Overrides().Overrides; len(got) != 0 {
@@ -249,26 +249,6 @@ func TestFileWinsOverOverride(t *testing.T) {
 	reload(tenGets)
 	if bob := g.set.Load().User("bob"); bob.Concurrent != 50 || bob.Tier != "moving" {
 		t.Errorf("with the tier again bob has %s with %d, want moving with 50", bob.Tier, bob.Concurrent)
-	}
-}
-
-// An override that makes another one of the user impossible is refused.
-func TestOverridesThatDoNotGoTogether(t *testing.T) {
-	g := newGenerator(t, redis(t), "one", nil)
-	g.write(t, strings.Replace(tenGets, "default_tier", "endpoints: [up]\ndefault_tier", 1))
-	if err := g.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	g.adoptFile(g.options.Limits.Set())
-	at := act("mover", `{"bandwidth":{"down":"2MiB"}}`)
-	at.Endpoint = "up"
-	g.must(t, at)
-	_, err := g.Override(t.Context(), act("mover", `{"bandwidth":{"default_share":"5MiB"}}`))
-	if err == nil || !strings.HasPrefix(err.Error(), `it does not go with the override of "mover" at endpoint "up": limits at up: bandwidth.default_share`) {
-		t.Errorf("Override = %v, want that it does not go with the other one", err)
-	}
-	if len(g.Overrides().Overrides) != 1 {
-		t.Errorf("Overrides() = %v, want the first one alone", g.Overrides().Overrides)
 	}
 }
 
@@ -418,7 +398,7 @@ func TestUnblock(t *testing.T) {
 		if err := report(); err != nil {
 			return err
 		}
-		if s := two.User("bob", "").State; s != api.Blocked {
+		if s := two.User("bob").State; s != api.Blocked {
 			return fmt.Errorf("state %s", s)
 		}
 		out, err := two.Unblock(t.Context(), api.OverrideRequest{Action: api.UnblockUser, User: "bob", By: "ops", Reason: "r"})
@@ -455,7 +435,7 @@ func TestUnblockNote(t *testing.T) {
 func TestUserShowsOverride(t *testing.T) {
 	g := newGenerator(t, redis(t), "one", nil)
 	g.must(t, act("bob", `{"concurrent":50}`))
-	u := g.User("bob", "")
+	u := g.User("bob")
 	if u.Entry == nil || u.Entry.Override == nil || u.Entry.File != "" || u.Entry.Override.Reason != "launch" || u.Entry.Override.By != "ops from 127.0.0.1" || u.Entry.Override.Until.IsZero() {
 		t.Errorf("entry %+v, want the override, and no file", u.Entry)
 	}
@@ -464,7 +444,7 @@ func TestUserShowsOverride(t *testing.T) {
 			t.Errorf("%s comes from %+v, by hand %v", l.Name, l.Origin, byHand)
 		}
 	}
-	if u := g.User("staff", ""); u.Entry == nil || u.Entry.Override != nil {
+	if u := g.User("staff"); u.Entry == nil || u.Entry.Override != nil {
 		t.Errorf("entry of staff %+v, want no override", u.Entry)
 	}
 }

@@ -16,7 +16,7 @@ import (
 //
 // Writes are ordered by Since, which stamp makes later than all that is known.
 type overrideState struct {
-	list []limits.Override // those that were set; one for each user and endpoint
+	list []limits.Override // those that were set; one for each user
 	// removed has the removals, in the form of overrides without limits: what was set before Since is
 	// gone. Each is needed until Until, when all that it removed would have ended anyway.
 	removed []limits.Override
@@ -53,9 +53,9 @@ func (s *overrideState) lastUntil() (last time.Time) {
 	return last
 }
 
-// find returns the override of a user at an endpoint.
-func (s *overrideState) find(endpoint, user string) (limits.Override, bool) {
-	i := slices.IndexFunc(s.list, func(o limits.Override) bool { return o.Endpoint == endpoint && o.User == user })
+// find returns the override of a user.
+func (s *overrideState) find(user string) (limits.Override, bool) {
+	i := slices.IndexFunc(s.list, func(o limits.Override) bool { return o.User == user })
 	if i < 0 {
 		return limits.Override{}, false
 	}
@@ -65,17 +65,17 @@ func (s *overrideState) find(endpoint, user string) (limits.Override, bool) {
 // add takes an override, unless a later write of the user is known.
 func (s *overrideState) add(o limits.Override) {
 	for i, r := range s.removed {
-		if sameUser(o, r) && o.Since.Before(r.Since) {
+		if o.User == r.User && o.Since.Before(r.Since) {
 			// A third copy of the override may turn up for as long as it would have lasted.
 			s.removed[i].Until = later(r.Until, o.Until)
 			return
 		}
 	}
-	before, there := s.find(o.Endpoint, o.User)
+	before, there := s.find(o.User)
 	if there && compareWrites(before, o) > 0 {
 		before, o = o, before
 	}
-	s.list = append(slices.DeleteFunc(s.list, func(b limits.Override) bool { return sameUser(b, o) }), o)
+	s.list = append(slices.DeleteFunc(s.list, func(b limits.Override) bool { return b.User == o.User }), o)
 	// The one that is replaced would last longer, and come back with an old copy of Redis when this one has ended: it
 	// counts as removed.
 	if there && before.Until.After(o.Until) {
@@ -85,7 +85,7 @@ func (s *overrideState) add(o limits.Override) {
 
 // removalOf is the removal of an override at a time.
 func removalOf(o limits.Override, at time.Time) limits.Override {
-	return limits.Override{User: o.User, Endpoint: o.Endpoint, Since: at, Until: o.Until}
+	return limits.Override{User: o.User, Since: at, Until: o.Until}
 }
 
 // remove takes a removal.
@@ -93,7 +93,7 @@ func (s *overrideState) remove(r limits.Override) {
 	// Removals of one user become one, the latest, for as long as the longest: or somebody who sets and removes all
 	// day would fill the list.
 	s.removed = slices.DeleteFunc(s.removed, func(other limits.Override) bool {
-		if !sameUser(other, r) {
+		if other.User != r.User {
 			return false
 		}
 		until := later(r.Until, other.Until)
@@ -105,7 +105,7 @@ func (s *overrideState) remove(r limits.Override) {
 	})
 	s.list = slices.DeleteFunc(s.list, func(o limits.Override) bool {
 		// What was set after the removal stays, whichever was heard of first.
-		gone := sameUser(o, r) && o.Since.Before(r.Since)
+		gone := o.User == r.User && o.Since.Before(r.Since)
 		if gone {
 			r.Until = later(r.Until, o.Until)
 		}
@@ -141,11 +141,11 @@ func (s *overrideState) settle() {
 	// outdoes all earlier writes for as long as it lasts itself, so a removal beside it is of its time, and is
 	// there only if it lasts longer.
 	s.removed = slices.DeleteFunc(s.removed, func(r limits.Override) bool {
-		o, there := s.find(r.Endpoint, r.User)
+		o, there := s.find(r.User)
 		return there && !o.Until.Before(r.Until)
 	})
 	for i, r := range s.removed {
-		if o, there := s.find(r.Endpoint, r.User); there {
+		if o, there := s.find(r.User); there {
 			s.removed[i] = removalOf(o, o.Since)
 			s.removed[i].Until = r.Until
 		}
@@ -189,9 +189,4 @@ func encoded(list ...limits.Override) string { return string(limitfile.EncodeOve
 // that all polygens prefer the same.
 func compareWrites(a, b limits.Override) int {
 	return cmp.Or(a.Since.Compare(b.Since), a.Until.Compare(b.Until), strings.Compare(encoded(a), encoded(b)))
-}
-
-// sameUser reports whether two writes are about one user, at one endpoint.
-func sameUser(a, b limits.Override) bool {
-	return a.Endpoint == b.Endpoint && a.User == b.User
 }

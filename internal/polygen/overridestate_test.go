@@ -47,7 +47,7 @@ func TestOverrideStateMerge(t *testing.T) {
 		{"one was removed", stateOf(fifty, removed), stateOf(fifty), 0, 1, ""},
 		{"it was set again after that", stateOf(fifty, removed), stateOf(setAt("bob", 70, 4, 50)), 1, 1, `{"concurrent":70}`},
 		{"an older one of a removed user", stateOf(removed), stateOf(ten), 0, 1, ""},
-		{"other users, and endpoints", stateOf(removed), stateOf(setAt("eve", 10, 1, 90), limits.Override{User: "bob", Endpoint: "up", Limits: ten.Limits, Since: at(1), Until: at(90)}), 2, 1, `{"concurrent":10}`},
+		{"other users", stateOf(removed), stateOf(setAt("eve", 10, 1, 90)), 1, 1, `{"concurrent":10}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, s := range []overrideState{tt.a.merge(tt.b), tt.b.merge(tt.a)} {
@@ -73,7 +73,7 @@ func TestOverrideStatesConverge(t *testing.T) {
 				minute = max(minute, int(s.stamp(at(0)).Sub(at(0))/time.Minute))
 			}
 			minute++
-			if before, there := side.find("", user); there && rapid.Bool().Draw(t, "remove") {
+			if before, there := side.find(user); there && rapid.Bool().Draw(t, "remove") {
 				side.remove(removalOf(before, at(minute)))
 				last[user] = removalOf(before, at(minute))
 			} else {
@@ -93,7 +93,7 @@ func TestOverrideStatesConverge(t *testing.T) {
 			}
 		}
 		for user, o := range last {
-			got, there := a.find("", user)
+			got, there := a.find(user)
 			if there != (o.Limits != nil) || there && !got.Since.Equal(o.Since) {
 				t.Fatalf("%s has %+v (%v), want the last write %+v", user, got, there, o)
 			}
@@ -115,7 +115,7 @@ func TestOverrideStateFits(t *testing.T) {
 		t.Errorf("fit = %d, %d overrides and %d removals are left, want 5 dropped", dropped, len(s.list), len(s.removed))
 	}
 	for _, gone := range []string{"u0", "u1", "u2"} {
-		if _, there := s.find("", gone); there {
+		if _, there := s.find(gone); there {
 			t.Errorf("%s is there: the oldest should go", gone)
 		}
 	}

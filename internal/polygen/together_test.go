@@ -89,11 +89,11 @@ func TestPolygensAnswerTogether(t *testing.T) {
 				return fmt.Errorf("%s lists %d of %d unknown users", g.options.Name, len(u.Users), u.Seen)
 			}
 			for k := range users {
-				if u := g.User(k.User, ""); u.Seen == nil || u.User != k.User || u.Polygen != g.options.Name {
+				if u := g.User(k.User); u.Seen == nil || u.User != k.User || u.Polygen != g.options.Name {
 					return fmt.Errorf("%s knows nothing of %s: %+v", g.options.Name, k.User, u)
 				}
 			}
-			if h := g.History(userOf(1, 0), ""); len(h.Limits) == 0 {
+			if h := g.History(userOf(1, 0)); len(h.Limits) == 0 {
 				return fmt.Errorf("%s has no history: %+v", g.options.Name, h)
 			}
 		}
@@ -193,7 +193,7 @@ func TestWhoIsAsked(t *testing.T) {
 			}
 			one.others.setNames(one.candidate, names)
 			proctest.Eventually(t, "the answers", func() error { // the subscriptions begin, and a slow machine may need longer than an answer may take
-				u, h, list := one.User(userOf(tt.part, 0), ""), one.History(userOf(tt.part, 0), ""), one.UnknownUsers(api.ByRecent, 10)
+				u, h, list := one.User(userOf(tt.part, 0)), one.History(userOf(tt.part, 0)), one.UnknownUsers(api.ByRecent, 10)
 				if u.Degraded != tt.user || h.Degraded != tt.user || (u.Seen != nil) != tt.seen || list.Degraded != tt.list {
 					return fmt.Errorf("degraded %q, %q, %q, seen %v, want %q, %q, %v", u.Degraded, h.Degraded, list.Degraded, u.Seen, tt.user, tt.list, tt.seen)
 				}
@@ -220,8 +220,8 @@ func TestPartsThatAreGivenBack(t *testing.T) {
 		g.observe(now, usage)
 	}
 	use()
-	g.HistoryOfKey(userOf(1, 0), "")
-	g.HistoryOfKey(userOf(2, 0), "")
+	g.HistoryOfKey(userOf(1, 0))
+	g.HistoryOfKey(userOf(2, 0))
 	looks := func(want int) {
 		t.Helper()
 		out := g.answerOther(question{Now: true, Tops: map[api.Sort]int{api.ByRate: api.MaxTop}, Unknown: api.ByRecent, UnknownN: api.MaxTop})
@@ -233,7 +233,7 @@ func TestPartsThatAreGivenBack(t *testing.T) {
 	looks(parts.Count)
 	g.division.TakeAnswer(now, parts.Answer{Held: parts.SetOf(1)})
 	looks(1)
-	g.HistoryOfKey(userOf(2, 0), "") // nobody else answers
+	g.HistoryOfKey(userOf(2, 0)) // nobody else answers
 	g.division.TakeAnswer(now, parts.Answer{Held: parts.SetOf(1, 2, 3)})
 	use()
 	looks(3)

@@ -3,8 +3,6 @@ package polygen
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
@@ -20,18 +18,13 @@ func (p *Polygen) Unblock(ctx context.Context, a api.OverrideRequest) (api.Unblo
 	if !a.IsKey {
 		key = limits.KeyOf(a.User)
 	}
-	u := p.UserOfKey(key, a.Endpoint)
-	l := set.User(limits.EndpointKey(a.Endpoint, key))
+	u := p.UserOfKey(key)
+	l := set.User(key)
 	out := api.Unblocked{From: u.From, Name: u.Name, InProgress: u.InProgress, Max: l.Concurrent}
 	if !a.IsKey {
-		out.Name = api.NameAt(a.User, a.Endpoint)
+		out.Name = api.NameOfUser(a.User)
 	}
-	// Otherwise a typing error would be answered with "sent".
-	if err := errEndpoint(set, a.Endpoint); err != nil {
-		p.auditWrite(a, time.Time{}, nil, "", err)
-		return out, err
-	}
-	err := p.options.Bus.PublishUnblock(ctx, bus.Unblock{Polygen: p.options.Name, User: limits.EndpointKey(a.Endpoint, key)})
+	err := p.options.Bus.PublishUnblock(ctx, bus.Unblock{Polygen: p.options.Name, User: key})
 	// A message whose answer was lost may have been published: to say that nobody was told would be a guess.
 	if err != nil {
 		err = fmt.Errorf("%w, so nobody was told for certain: %w", api.ErrUnavailable, err)
@@ -40,19 +33,6 @@ func (p *Polygen) Unblock(ctx context.Context, a api.OverrideRequest) (api.Unblo
 	out.Note = unblockNote(u, out)
 	p.auditWrite(a, time.Time{}, nil, "", err)
 	return out, err
-}
-
-// errEndpoint is why there is no endpoint of that name, or nil. "", which is everywhere
-// else, always exists.
-func errEndpoint(set *limits.Set, name string) error {
-	valid := set.Endpoints()
-	switch {
-	case name == "" || slices.Contains(valid, name):
-		return nil
-	case len(valid) == 0:
-		return fmt.Errorf("unknown endpoint %q: the limit file has none", name)
-	}
-	return fmt.Errorf("unknown endpoint %q (valid: %s)", name, strings.Join(valid, ", "))
 }
 
 // unblockNote says what an operator can expect after letting a user in.

@@ -31,8 +31,6 @@ const (
 	// topStay is how long a user who was among those with most keeps their series, so
 	// that graphs have no gaps. At most twice as many are kept as there are places.
 	topStay = 5 * time.Minute
-	// maxNamedRows bounds the endpoints at which the named users have series.
-	maxNamedRows = 200
 	// maxUserLabel is how many bytes of a name are in a label.
 	maxUserLabel = 100
 )
@@ -65,7 +63,7 @@ type userCollector struct {
 func newUserCollector(p *Polygen, m UserMetrics) *userCollector {
 	c := &userCollector{p: p, names: m.Users, top: topUsers{most: 2 * m.Top}}
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, append([]string{"user", "endpoint"}, labels...), nil)
+		return prometheus.NewDesc(name, help, append([]string{"user"}, labels...), nil)
 	}
 	const whose = " of users with series of their own (--user-metrics), by the polygen that decides about the user."
 	c.rate = desc("sluice_user_requests_per_second", "Requests per second that were admitted, limited or not, or on average over the last minute or hour where that is more,"+whose, "tier")
@@ -93,24 +91,23 @@ func (c *userCollector) Collect(ch chan<- prometheus.Metric) {
 	if c.p.cutOff() != nil || len(c.names) == 0 && c.top.most == 0 {
 		return
 	}
-	said := map[[2]string]bool{}
+	said := map[string]bool{}
 	rows := c.userRows()
 	for _, key := range slices.Sorted(maps.Keys(rows)) {
-		endpoint, user := limits.SplitEndpoint(key)
-		labels := [2]string{userLabel(user), userLabel(endpoint)}
+		label := userLabel(key)
 		// A series that comes twice makes the whole scrape fail, and two names may have one label: of a hash it has
 		// some digits.
-		if said[labels] {
+		if said[label] {
 			continue
 		}
-		said[labels] = true
-		c.sendUser(ch, labels, rows[key])
+		said[label] = true
+		c.sendUser(ch, label, rows[key])
 	}
 }
 
-func (c *userCollector) sendUser(ch chan<- prometheus.Metric, who [2]string, u userUse) {
+func (c *userCollector) sendUser(ch chan<- prometheus.Metric, who string, u userUse) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append(who[:], labels...)...)
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{who}, labels...)...)
 	}
 	gauge(c.rate, u.rate, u.Tier)
 	gauge(c.progress, float64(u.InProgress))
@@ -148,7 +145,7 @@ func (c *userCollector) userRows() map[string]userUse {
 	top := c.topKeys()
 	now, seen := c.p.clock.Now(), c.p.lockDashboard()
 	defer seen.mu.Unlock()
-	set, rows := seen.set, map[string]userUse{}
+	rows := map[string]userUse{}
 	read := func(key string) userUse {
 		return userUse{seen.view.UserLately(now, key), seen.view.RequestRate(now, key)}
 	}
@@ -157,15 +154,6 @@ func (c *userCollector) userRows() map[string]userUse {
 	// Also without reports: a graph should show 0, not a gap.
 	for _, key := range keys {
 		rows[key] = read(key)
-	}
-	for _, endpoint := range set.Endpoints() {
-		for _, user := range keys {
-			key := limits.EndpointKey(endpoint, user)
-			// Here only with reports: most users never come to most endpoints, and each pair is ten series.
-			if len(rows) < maxNamedRows && seen.view.HasReport(key) {
-				rows[key] = read(key)
-			}
-		}
 	}
 	for _, key := range top {
 		// The view may have forgotten one who was among those with most some minutes ago.
@@ -215,7 +203,7 @@ func busiest(list func(api.Sort, int) []api.Summary, n int) []string {
 			break
 		}
 		for _, s := range list(by.sort, n) {
-			key := limits.EndpointKey(s.Endpoint, s.User)
+			key := s.User
 			// Who uses nothing is in a list only because it is not full.
 			if len(keys) < n && by.of(s) > 0 && !slices.Contains(keys, key) {
 				keys = append(keys, key)

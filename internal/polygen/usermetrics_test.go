@@ -28,10 +28,9 @@ import (
 const userMetricsLimits = `version: 1
 default_tier: free
 tiers:
-  free: {requests: {GET: 10, "*": {minute: 100}}, concurrent: 5, endpoints: {uploads: {requests: {PUT: 3}}}}
+  free: {requests: {GET: 10, "*": {minute: 100}}, concurrent: 5}
   moving: {bandwidth: {down: 10MiB, up: 5MiB}}
   staff: {}
-endpoints: [uploads]
 users: {mover: moving, staff: staff}
 `
 
@@ -52,10 +51,10 @@ func metered(t *testing.T, m UserMetrics, events func(now time.Time) []bus.Event
 	return g
 }
 
-// A writer to Redis can name an endpoint that no label can have.
-func TestUserMetricsOfAnOddEndpoint(t *testing.T) {
+// A writer to Redis can name a user whom no label can have.
+func TestUserMetricsOfAnOddName(t *testing.T) {
 	g := metered(t, UserMetrics{Top: 5}, func(now time.Time) []bus.Event {
-		return []bus.Event{bus.Demand{{Instance: "a", User: "@\xff/alice", Active: 1, Moved: [2]int64{bandwidth.Down: 1}}}}
+		return []bus.Event{bus.Demand{{Instance: "a", User: "\xff", Active: 1, Moved: [2]int64{bandwidth.Down: 1}}}}
 	})
 	if got := g.series(t); len(got) == 0 || !utf8.ValidString(strings.Join(got, "")) {
 		t.Errorf("series %q, want some, in UTF-8", got)
@@ -99,7 +98,7 @@ func TestUserMetrics(t *testing.T) {
 		g := metered(t, UserMetrics{Users: []string{"alice", "mover", "never", "staff"}}, func(now time.Time) []bus.Event {
 			return []bus.Event{
 				bus.Usage{Entries: []bus.UsageEntry{
-					used(now, "alice", "GET", limits.Second, 7), used(now, "alice", "*", limits.Minute, 42), used(now, "@uploads/alice", "PUT", limits.Second, 3),
+					used(now, "alice", "GET", limits.Second, 7), used(now, "alice", "*", limits.Minute, 42),
 					used(now, "bob", "GET", limits.Second, 9),
 				}},
 				bus.Demand{{Instance: "a", User: "mover", Active: 2, Moved: [2]int64{bandwidth.Down: 1000, bandwidth.Up: 50}}},
@@ -109,24 +108,21 @@ func TestUserMetrics(t *testing.T) {
 		g.remember([]ratelimit.Throttle{{Key: ratelimit.Key{User: "alice", Class: "GET"}, WindowStart: second - 1, Limit: 10}}, concurrency.Decisions{})
 		got := g.series(t)
 		for _, want := range []string{
-			`bytes_per_second{direction="down",endpoint="",user="mover"} 1000`,
-			`bytes_per_second{direction="up",endpoint="",user="mover"} 50`,
-			`limit{endpoint="",limit="GET",user="alice"} 10`,
-			`limit{endpoint="",limit="*/minute",user="alice"} 100`,
-			`limit{endpoint="",limit="concurrent",user="alice"} 5`,
-			`limit{endpoint="uploads",limit="PUT",user="alice"} 3`,
-			`limit{endpoint="",limit="bandwidth.down",user="mover"} 1.048576e+07`,
-			`limited{endpoint="",reason="concurrent-requests",user="alice"} 0`,
-			`requests_in_progress{endpoint="",user="mover"} 2`,
-			`requests_in_progress{endpoint="",user="never"} 0`,
-			`requests_per_second{endpoint="",tier="free",user="alice"} 7`,
-			`requests_per_second{endpoint="uploads",tier="free",user="alice"} 3`,
-			`requests_per_second{endpoint="",tier="free",user="never"} 0`,
-			`requests_per_second{endpoint="",tier="staff",user="staff"} 0`,
-			`used{endpoint="",limit="GET",user="alice"} 7`,
-			`used{endpoint="",limit="*/minute",user="alice"} 42`,
-			`used{endpoint="uploads",limit="PUT",user="alice"} 3`,
-			`used{endpoint="",limit="bandwidth.down",user="mover"} 1000`,
+			`bytes_per_second{direction="down",user="mover"} 1000`,
+			`bytes_per_second{direction="up",user="mover"} 50`,
+			`limit{limit="GET",user="alice"} 10`,
+			`limit{limit="*/minute",user="alice"} 100`,
+			`limit{limit="concurrent",user="alice"} 5`,
+			`limit{limit="bandwidth.down",user="mover"} 1.048576e+07`,
+			`limited{reason="concurrent-requests",user="alice"} 0`,
+			`requests_in_progress{user="mover"} 2`,
+			`requests_in_progress{user="never"} 0`,
+			`requests_per_second{tier="free",user="alice"} 7`,
+			`requests_per_second{tier="free",user="never"} 0`,
+			`requests_per_second{tier="staff",user="staff"} 0`,
+			`used{limit="GET",user="alice"} 7`,
+			`used{limit="*/minute",user="alice"} 42`,
+			`used{limit="bandwidth.down",user="mover"} 1000`,
 		} {
 			if !slices.Contains(got, want) {
 				t.Errorf("no series %s", want)
@@ -171,7 +167,7 @@ func TestUserMetricsOfTheLimited(t *testing.T) {
 			for reason, want := range row.want {
 				text := fmt.Sprintf("# HELP sluice_user_limited %s\n# TYPE sluice_user_limited gauge\n", helpOf(t, c.limited))
 				for _, r := range []string{"concurrent-requests", "cost", "request-rate"} {
-					text += fmt.Sprintf("sluice_user_limited{endpoint=\"e\",reason=%q,user=\"u\"} %v\n", r, row.want[r])
+					text += fmt.Sprintf("sluice_user_limited{reason=%q,user=\"u\"} %v\n", r, row.want[r])
 				}
 				if err := testutil.CollectAndCompare(one, strings.NewReader(text), "sluice_user_limited"); err != nil {
 					t.Errorf("%s, want %v: %v", reason, want, err)
@@ -188,7 +184,7 @@ type oneUser struct {
 }
 
 func (o oneUser) Describe(ch chan<- *prometheus.Desc) { o.c.Describe(ch) }
-func (o oneUser) Collect(ch chan<- prometheus.Metric) { o.c.sendUser(ch, [2]string{"u", "e"}, o.u) }
+func (o oneUser) Collect(ch chan<- prometheus.Metric) { o.c.sendUser(ch, "u", o.u) }
 
 func helpOf(t *testing.T, d *prometheus.Desc) string {
 	t.Helper()
@@ -206,7 +202,7 @@ func TestUserMetricsOfTheTop(t *testing.T) {
 		g := metered(t, UserMetrics{Top: 2}, func(now time.Time) []bus.Event {
 			return []bus.Event{bus.Usage{Entries: []bus.UsageEntry{
 				used(now, "alice", "GET", limits.Second, 7), used(now, "bob", "GET", limits.Second, 9), used(now, "carol", "GET", limits.Second, 5),
-				used(now, "@uploads/bob", "PUT", limits.Second, 8),
+				used(now, "alan", "PUT", limits.Second, 8),
 			}}}
 		})
 		rates := func() (of []string) {
@@ -218,7 +214,7 @@ func TestUserMetricsOfTheTop(t *testing.T) {
 			slices.Sort(of)
 			return of
 		}
-		want := []string{`{endpoint="",tier="free",user="bob"} 9`, `{endpoint="uploads",tier="free",user="bob"} 8`}
+		want := []string{`{tier="free",user="bob"} 9`, `{tier="free",user="alan"} 8`}
 		if diff := cmp.Diff(want, rates()); diff != "" {
 			t.Errorf("the top (-want +got):\n%s", diff)
 		}
@@ -226,7 +222,7 @@ func TestUserMetricsOfTheTop(t *testing.T) {
 		now := g.clock.Now()
 		g.showEvent(now, bus.Usage{Entries: []bus.UsageEntry{used(now, "dave", "GET", limits.Second, 10)}})
 		time.Sleep(topFor)
-		want = append(want, `{endpoint="",tier="free",user="dave"} 10`)
+		want = append(want, `{tier="free",user="dave"} 10`)
 		slices.Sort(want)
 		if diff := cmp.Diff(want, rates()); diff != "" {
 			t.Errorf("after another one came (-want +got):\n%s", diff)
@@ -240,12 +236,12 @@ func TestUserMetricsOfTheTop(t *testing.T) {
 
 func TestBusiest(t *testing.T) {
 	lists := map[api.Sort][]api.Summary{
-		api.ByRate:       {{Name: api.Name{User: "a"}, Rate: 9}, {Name: api.Name{User: "b", Endpoint: "e"}, Rate: 1}, {Name: api.Name{User: "zero"}}},
+		api.ByRate:       {{Name: api.Name{User: "a"}, Rate: 9}, {Name: api.Name{User: "b"}, Rate: 1}, {Name: api.Name{User: "zero"}}},
 		api.ByDown:       {{Name: api.Name{User: "a"}, Down: 9}, {Name: api.Name{User: "c"}, Down: 1}},
 		api.ByUp:         {{Name: api.Name{User: "d"}, Up: 1}},
 		api.ByConcurrent: {{Name: api.Name{User: "f"}, InProgress: 1}, {Name: api.Name{User: "zero"}}},
 	}
-	for n, want := range map[int][]string{1: {"a"}, 2: {"a", "@e/b"}, 3: {"a", "@e/b", "c"}, 5: {"a", "@e/b", "c", "d", "f"}, 9: {"a", "@e/b", "c", "d", "f"}} {
+	for n, want := range map[int][]string{1: {"a"}, 2: {"a", "b"}, 3: {"a", "b", "c"}, 5: {"a", "b", "c", "d", "f"}, 9: {"a", "b", "c", "d", "f"}} {
 		got := busiest(func(by api.Sort, n int) []api.Summary { return lists[by][:min(n, len(lists[by]))] }, n)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("busiest(%d) (-want +got):\n%s", n, diff)

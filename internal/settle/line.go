@@ -31,7 +31,7 @@ type line struct {
 }
 
 const (
-	// maxLine is the longest line without its end, in bytes: two costs, a second, and names, one a user's key at an endpoint.
+	// maxLine is the longest line without its end, in bytes: two costs, a second, and names, one a user's key.
 	maxLine = 13 + 1 + 13 + 1 + 10 + 1 + 24 + 1 + maxUser
 	// maxUser is the longest key of a user in HAProxy's tables, in bytes.
 	maxUser = 127

@@ -48,20 +48,19 @@ func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dry
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.clock.Now()
-	// What is said is what is nearest to refusing. The first of two that leave as much is named: limits
-	// over all endpoints come first, as they are asked first.
+	// What is said is what is nearest to refusing. The first of two that leave as much is named.
 	for i, t := range n.tokens {
 		if left, rate, ok := l.coresOf(t.key).tokens.Left(now, t.key, rates[i]); ok {
-			note(rateName(rate, i == whole), "", int64(rate.Max), int64(left), int64(left))
+			note(rate.Name(), "", int64(rate.Max), int64(left), int64(left))
 		}
 	}
 	if n.costs != nil {
-		for i, c := range n.costs.of {
+		for _, c := range n.costs.of {
 			if len(c.needs) == 0 {
 				continue
 			}
 			if left, need, ok := l.coresOf(c.key).costs.Left(now, c.key, c.needs); ok {
-				note(costName(need.Cost, i == whole), need.Cost.Unit, need.Cost.Max, left, left/max(1, need.Amount))
+				note(need.Cost.Name(), need.Cost.Unit, need.Cost.Max, left, left/max(1, need.Amount))
 			}
 		}
 	}

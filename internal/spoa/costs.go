@@ -55,11 +55,11 @@ func (c *askedCosts) number(unit string) int {
 	return -1
 }
 
-// costs are what a request is charged, of the limits of both keys: all of it or nothing.
+// costs are what a request is charged, of the limits of each key: all of it or nothing.
 // Who has no such limit has none.
 type costs struct {
 	units []unitCharge
-	of    [2]charge // by key, as needs.tokens
+	of    [keys]charge // by key, as needs.tokens
 }
 
 // unitCharge is what is charged of one unit.
@@ -80,18 +80,15 @@ type charge struct {
 }
 
 // costsOf is what a request is to be charged, or nil if nothing limits what it costs.
-func (l *limiter) costsOf(set *limits.Set, asked question, of *limits.Limits, all together) *costs {
-	if !of.LimitsCosts() && (all.of == nil || !all.of.LimitsCosts()) {
+func (l *limiter) costsOf(set *limits.Set, asked question, of *limits.Limits) *costs {
+	if !of.LimitsCosts() {
 		return nil
 	}
 	// A copy that is made only here: to go through the limits has the question on the heap, where those of most
 	// requests need not be.
 	c, q := &costs{}, asked
-	c.of[whole].key, c.of[own].key = all.key, q.user
+	c.of[own].key = q.user
 	c.add(set, &q, own, of)
-	if all.of != nil && !l.shardOf(all.key).reach.open.Load() {
-		c.add(set, &q, whole, all.of)
-	}
 	if len(c.units) == 0 {
 		return nil
 	}
@@ -192,13 +189,13 @@ func (l *limiter) cancelCosts(now time.Time, c *costs) {
 }
 
 // dryRefusal is the limit in a dry run that would have refused what was charged.
-func (c *costs) dryRefusal() (of limits.Cost, key int, any bool) {
+func (c *costs) dryRefusal() (of limits.Cost, any bool) {
 	for i := range c.of {
 		if limit := c.of[i].verdict.WouldRefuse; limit.Unit != "" {
-			of, key, any = limit, i, true
+			of, any = limit, true
 		}
 	}
-	return of, key, any
+	return of, any
 }
 
 // settleAt is the second that HAProxy says when it settles, and whether it is to.
@@ -230,15 +227,6 @@ func (c *costs) answer(r *spop.Request) {
 			r.SetString("charged_"+strconv.Itoa(u.number), fmt.Sprintf("%d@%d", u.amount, second))
 		}
 	}
-}
-
-// costName is the name of a limit of costs for answers, the access log and metrics, as
-// rateName is of a rate.
-func costName(c limits.Cost, together bool) string {
-	if together {
-		return limits.EndpointKey(limits.All, c.Name())
-	}
-	return c.Name()
 }
 
 // hearCosts listens for what requests cost, if it can.
@@ -276,26 +264,20 @@ func (a *Agent) settle(all []settle.Correction) {
 	})
 }
 
-// settle corrects both keys of a user. It reports whether anything limits what that costs;
+// settle corrects what a user was charged. It reports whether anything limits what that costs;
 // l.mu is held.
 func (l *limiter) settle(now time.Time, set *limits.Set, c settle.Correction) (limited bool) {
-	correct := func(key string, of *limits.Limits) {
-		var costs []limits.Cost
-		for limit := range of.Costs() {
-			if limit.Unit == c.Unit {
-				costs = append(costs, limit)
-			}
-		}
-		if len(costs) > 0 {
-			limited = true
-			l.coresOf(key).costs.Settle(now, key, c.Second, c.Change, costs)
+	var costs []limits.Cost
+	for limit := range set.User(c.User).Costs() {
+		if limit.Unit == c.Unit {
+			costs = append(costs, limit)
 		}
 	}
-	correct(c.User, set.User(c.User))
-	if all := togetherOf(set, c.User); all.of != nil {
-		correct(all.key, all.of)
+	if len(costs) == 0 {
+		return false
 	}
-	return limited
+	l.coresOf(c.User).costs.Settle(now, c.User, c.Second, c.Change, costs)
+	return true
 }
 
 // countCosts counts what an allowed request was charged.

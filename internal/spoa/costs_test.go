@@ -34,7 +34,7 @@ var (
 // requests and places as well, carol's in a dry run, erin's as given, and of dave nothing.
 func costSet(source string, more ...limits.Cost) *limits.Set {
 	entry := func(l limits.Limits, rates []limits.Rate, costs ...limits.Cost) *limits.Entry {
-		return &limits.Entry{Limits: limits.NewLimits(l, rates, costs, nil, nil), Together: limits.NewLimits(limits.Limits{}, nil, nil, nil, nil)}
+		return &limits.Entry{Limits: limits.NewLimits(l, rates, costs, nil, nil)}
 	}
 	dry := perMinute
 	dry.Mode = limits.DryRun

@@ -172,7 +172,6 @@ func TestCreditIsGranted(t *testing.T) {
 		{"dry", 1, nil},
 		{"~others", 1, nil},
 		{"~unreadable", 1, nil},
-		{"@*/alice", 1, nil},
 	} {
 		t.Run(fmt.Sprint(tt.user, " of ", tt.instances), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

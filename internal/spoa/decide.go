@@ -8,37 +8,13 @@ import (
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// together is what a user is limited to at all endpoints and away from them. The zero
-// together is no limit.
-type together struct {
-	key string // under which the user's requests are counted
-	of  *limits.Limits
-}
-
-func togetherOf(set *limits.Set, user string) together {
-	key, of, ok := set.Together(user)
-	if !ok {
-		return together{}
-	}
-	return together{key, of}
-}
-
-// rateName is the name of a limit for answers, the access log and metrics. One over all
-// endpoints together is told from that of the endpoint: "@*/GET" from "GET".
-func rateName(r limits.Rate, together bool) string {
-	if together {
-		return limits.EndpointKey(limits.All, r.Name())
-	}
-	return r.Name()
-}
-
 // decide answers one question of a user with these limits. It returns at once unless the
 // agent is out of what the cluster may still have, and then after the wait at most; in
 // line, after the user's.
 //
 // A request needs a slot, a token of each limit, and room for what it may cost: all of them or none. Limits in a
 // dry run are asked last.
-func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all together) verdict {
+func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits) verdict {
 	// Operators asked for it (on_redis_loss: open), or Redis has been lost for longer than they let hold.
 	if l.shardOf(q.user).reach.open.Load() {
 		return verdict{allowed: true, priority: of.Priority}
@@ -47,19 +23,14 @@ func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all tog
 	var room [2 * limits.MaxRates]limits.Rate
 	var rates, dry rates
 	rates[own], dry[own] = splitRates(of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
-	// That key may lie in another shard of Redis, of which the same holds.
-	if all.of != nil && !l.shardOf(all.key).reach.open.Load() {
-		var room [2 * limits.MaxRates]limits.Rate
-		rates[whole], dry[whole] = splitRates(all.of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
-	}
-	possible := all.of == nil && l.inForce.possibleAlone(q.user, of)
+	possible := l.inForce.possible(q.user, of)
 	// HAProxy drew the tickets: tokens of the agent would count the request twice.
 	if possible && q.credit.drawn {
 		rates[own] = nil
 	}
 	n := needs{question: q}
-	n.costs = l.costsOf(set, q, of, all)
-	n.tokens[whole].key, n.tokens[own].key = all.key, q.user
+	n.costs = l.costsOf(set, q, of)
+	n.tokens[own].key = q.user
 	n.tokens[own].credit = q.credit.status(possible)
 	if refused, by := l.enforce(&n, of, &rates); by {
 		return refused
@@ -79,7 +50,7 @@ func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all tog
 }
 
 // needs are what a request needs to run: a slot, if they are limited, and the tokens of
-// two keys at most. All of them or none are taken.
+// each key that it counts for. All of them or none are taken.
 type needs struct {
 	question
 
@@ -89,21 +60,19 @@ type needs struct {
 	slotWaits *concurrency.Waiting
 	slotDone  <-chan struct{} // closed when it waits no longer; nil: it does not wait
 
-	tokens [2]tokens
+	tokens [keys]tokens
 	costs  *costs // nil: what it costs is not limited
 }
 
-// The keys that a request counts for, in the order in which they are asked: HAProxy is
-// taught when the limit of the request's own key is spent, and would be also for a token
-// that is only taken to be given back.
+// The keys that a request counts for, in the order in which they are asked.
 const (
-	whole = iota // over all endpoints together
-	own
+	own  = iota // the user's
+	keys        // how many there are
 )
 
-// rates are the limits of both keys. They are no part of needs: then they would be
+// rates are the limits of each key. They are no part of needs: then they would be
 // allocated for each request.
-type rates [2][]limits.Rate
+type rates [keys][]limits.Rate
 
 // tokens are one of each limit of a key, all of them or none.
 type tokens struct {
@@ -142,11 +111,11 @@ func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused ve
 	}
 	if i := n.refusedTokens(); i >= 0 {
 		v := n.tokens[i].verdict
-		return verdict{cause: v.Cause, rate: v.Limit, together: i == whole, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}, true
+		return verdict{cause: v.Cause, rate: v.Limit, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}, true
 	}
 	if i := n.refusedCosts(); i >= 0 {
 		v := n.costs.of[i].verdict
-		return verdict{cause: v.Cause, cost: v.Limit, together: i == whole, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}, true
+		return verdict{cause: v.Cause, cost: v.Limit, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}, true
 	}
 	return verdict{}, false
 }
@@ -171,8 +140,8 @@ func (n *needs) refused() bool {
 // the other, would be longer than HAProxy waits, which then lets the request pass.
 func (l *limiter) takeAll(n *needs, rates *rates) bool {
 	// Most users have no limit, or HAProxy has drawn what they need: they need no lock either.
-	if n.slots == 0 && len(rates[whole]) == 0 && len(rates[own]) == 0 && n.costs == nil {
-		n.tokens[whole].verdict.Allowed, n.tokens[own].verdict.Allowed = true, true
+	if n.slots == 0 && len(rates[own]) == 0 && n.costs == nil {
+		n.tokens[own].verdict.Allowed = true
 		return true
 	}
 	l.mu.Lock()
@@ -181,7 +150,7 @@ func (l *limiter) takeAll(n *needs, rates *rates) bool {
 	if l.askCores(n, rates); !n.refused() && l.beginWaits(n) {
 		// Looked up while no lane can have heard of the ask: the answer, which may change it, must not
 		// shorten the wait of whoever asked, at the mercy of who runs first.
-		longest := l.waitFor(n.tokens[whole].key, n.user)
+		longest := l.waitFor(n.user)
 		// The lanes must hear of the ask before the wait for its answer begins.
 		l.carryOut()
 		l.mu.Unlock()

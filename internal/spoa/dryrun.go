@@ -51,11 +51,11 @@ func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVe
 		if wait != nil {
 			go func() {
 				if v := wait(); !v.Allowed {
-					l.metrics.dryRefused.WithLabelValues(rateName(v.Limit, i == whole)).Inc()
+					l.metrics.dryRefused.WithLabelValues(v.Limit.Name()).Inc()
 				}
 			}()
 		} else if !v.Allowed {
-			name := rateName(v.Limit, i == whole)
+			name := v.Limit.Name()
 			l.metrics.dryRefused.WithLabelValues(name).Inc()
 			// The last one that refuses is what the log names.
 			known = dryVerdict{refused: true, limit: name, max: int64(v.Limit.Max)}
@@ -63,8 +63,8 @@ func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVe
 	}
 	// Their limits are charged with those that are enforced, so what they would do is known by now.
 	if n.costs != nil {
-		if limit, key, would := n.costs.dryRefusal(); would {
-			name := costName(limit, key == whole)
+		if limit, would := n.costs.dryRefusal(); would {
+			name := limit.Name()
 			l.metrics.dryRefused.WithLabelValues(name).Inc()
 			known = dryVerdict{refused: true, limit: name, unit: limit.Unit, max: limit.Max}
 		}

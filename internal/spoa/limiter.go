@@ -101,13 +101,7 @@ func (f *limitsInForce) hasVersion(version string) bool {
 }
 
 // possible reports whether a user can have credit.
-func (f *limitsInForce) possible(set *limits.Set, key string, of *limits.Limits) bool {
-	// HAProxy's entry is of the key at one endpoint, so it cannot hold what is counted over all of them together.
-	return togetherOf(set, key).of == nil && f.possibleAlone(key, of)
-}
-
-// possibleAlone is possible of somebody who has no limits over all endpoints.
-func (f *limitsInForce) possibleAlone(key string, of *limits.Limits) bool {
+func (f *limitsInForce) possible(key string, of *limits.Limits) bool {
 	return credit.PossibleKey(key) && credit.Possible(of, int(f.instances.Load()))
 }
 
@@ -137,7 +131,7 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config, shards int
 			return 0, false
 		}
 		of := set.User(user)
-		return of.Concurrent, l.inForce.possible(set, user, of)
+		return of.Concurrent, l.inForce.possible(user, of)
 	}
 	l.shards = newShards(shards, slots)
 	l.lost.shards = make([]bool, shards)

@@ -40,7 +40,7 @@ type verdictMetrics struct {
 	allowed, credited, exempt, lined prometheus.Counter
 	refused                          *prometheus.CounterVec // by limit
 	refusals                         *prometheus.CounterVec // by cause
-	malformed, undeclared, unheld    prometheus.Counter
+	malformed, unheld                prometheus.Counter
 	unreadable, uncounted            prometheus.Counter
 	byTier, started                  *byTier
 	dryRefused                       *prometheus.CounterVec // by limit
@@ -133,8 +133,6 @@ func newVerdictMetrics(f metric.Factory) verdictMetrics {
 		refusals: newRefusals(f),
 		malformed: f.Counter("sluice_requests_malformed_total",
 			"Questions without a usable user name. They are admitted."),
-		undeclared: f.Counter("sluice_undeclared_endpoint_requests_total",
-			"Questions at an endpoint that the limit file does not declare. They count as requests of everywhere."),
 		unheld: f.Counter("sluice_bandwidth_unheld_requests_total",
 			"Requests of users whose bandwidth is limited, but not by this HAProxy: its files were written for limits without bandwidth."),
 		unreadable: f.Counter("sluice_unreadable_requests_total",

@@ -32,7 +32,6 @@ func TestMetrics(t *testing.T) {
 		r.ask("", "GET")
 		r.ask("staff", "GET")
 		r.ask(limits.UnreadableKey, "GET")
-		r.ask(limits.EndpointKey("up", limits.UnreadableKey), "GET")
 
 		r.joined(bus.Registry{Instances: []string{"a", "b", "c"}})
 		wait(10 * flushEvery) // until nothing of before is on its way, for which bob would wait, too

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/quota"
 )
 
@@ -40,13 +39,11 @@ func newNames(most int, m *metrics) *names {
 	return &names{metrics: m, quota: quota.New(most, nameSpan), most: most}
 }
 
-// hasPlace reports whether the user of a key is counted for themselves. At all endpoints
-// together they are one of the quota.
+// hasPlace reports whether the user of a key is counted for themselves.
 func (n *names) hasPlace(now time.Time, key string) bool {
-	_, user := limits.SplitEndpoint(key)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.quota.Own(now, user)
+	return n.quota.Own(now, key)
 }
 
 // takePlace is hasPlace, of a request, which is counted if it shares limits.

@@ -1,12 +1,12 @@
 package spoa
 
 import (
-	"log/slog"
 	"strconv"
 
 	"github.com/sluice-qos/sluice/internal/settle"
 	"github.com/sluice-qos/sluice/internal/spop"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // lineMessage is spoe.cfg's message about a request that was told to wait.
@@ -14,7 +14,7 @@ const lineMessage = "wait-message"
 
 // question is what HAProxy asks about one request start.
 type question struct {
-	user     string            // their key, with the endpoint's name in front if there is one
+	user     string            // their key
 	verb, op string            // the method's class, and the operation class, "" if there is none
 	seen     concurrency.Count // what HAProxy's table says of the user
 	inLine   bool              // it has been told to wait for a slot
@@ -74,34 +74,8 @@ func numberArg(r *spop.Request, name string, bits int) int64 {
 	return int64(n)
 }
 
-// countUndeclared has a request at an endpoint that the limits in force do not declare count
-// as one of everywhere. It reports whether it is one: HAProxy must then use the user's
-// own key from here on, too, so that its tables count the request where this agent does.
-func (a *Agent) countUndeclared(q *question) bool {
-	set := a.limiter.inForce.set.Load()
-	if set == nil || !validUser(q.user) {
-		return false
-	}
-	// It must count somewhere, or anybody could leave their limits behind by naming an endpoint.
-	endpoint, key, ok := set.Undeclared(q.user)
-	if !ok {
-		return false
-	}
-	// HAProxy looked the other key up: what its tables say is of that one, and so is credit.
-	q.user = key
-	q.seen = concurrency.Count{Process: q.seen.Process}
-	q.credit = haproxyCredit{}
-	a.metrics.undeclared.Inc()
-	if skipped, now := a.undeclaredLog.Allow(); now {
-		a.options.Logger.Warn("a request at an endpoint that the limit file does not declare counts as one of everywhere: declare it under endpoints, or correct SLUICE_ENDPOINT or the rule that sets txn.sluice_endpoint",
-			slog.String("endpoint", endpoint), slog.Int("skipped", skipped))
-	}
-	return true
-}
-
-// maxUser is the longest key that haproxy.cfg sends, in bytes: "@", an endpoint of
-// 24, "/" and a name of 100.
-const maxUser = 126
+// maxUser is the longest key that haproxy.cfg sends, in bytes.
+const maxUser = limits.MaxOwnKey
 
 // validUser reports whether the key is one that haproxy.cfg can have sent: not too
 // long, no control bytes.

@@ -55,7 +55,6 @@ tiers:
   staff: {}
   lister: {requests: {LIST: {minute: 1}}}
 classes: {LIST: {query: [list]}}
-endpoints: [up]
 users: {both: both, rate: rate, rita: rate, wide: wide, patient: patient, first: first, staff: staff, lister: lister}
 `
 
@@ -64,7 +63,7 @@ var alice = ratelimit.Key{Class: "GET", User: "alice"}
 // decideNow decides a question by the limits in force.
 func (l *limiter) decideNow(q question) verdict {
 	set := l.inForce.set.Load()
-	return l.decide(set, q, set.User(q.user), togetherOf(set, q.user))
+	return l.decide(set, q, set.User(q.user))
 }
 
 // rig is an agent on a fake pool. Its tests run in synctest bubbles, in which

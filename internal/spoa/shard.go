@@ -117,15 +117,9 @@ func (l *limiter) showCores() {
 	l.unsaid = unsaid
 }
 
-// waitFor is how long a request waits for the shards of its keys if they are silent.
-func (l *limiter) waitFor(keys ...string) (longest time.Duration) {
-	// The longest: the answers are waited for at the same time.
-	for _, key := range keys {
-		if key != "" {
-			longest = max(longest, time.Duration(l.shardOf(key).reach.wait.Load()))
-		}
-	}
-	return longest
+// waitFor is how long a request waits for the shard of its user if that is silent.
+func (l *limiter) waitFor(user string) time.Duration {
+	return time.Duration(l.shardOf(user).reach.wait.Load())
 }
 
 // mayHoldSlots is by shard whether this instance may hold slots that the pool does not take it to

@@ -51,7 +51,7 @@ type Agent struct {
 
 	settler *settle.Listener // nil: HAProxy does not say what requests cost
 
-	undeclaredLog, unheldLog, unsettledLog loglimit.Limit // of requests that HAProxy's files do not fit
+	unheldLog, unsettledLog loglimit.Limit // of requests that HAProxy's files do not fit
 }
 
 // New checks the options and returns an agent that does nothing until Run.

@@ -75,11 +75,6 @@ func (t *throttles) outdated(set *limits.Set) (lift []ratelimit.TableEntry) {
 // dry run, or one that is gone, it hears at most that it holds no longer: polygen may
 // speak of keys of which no request has come here.
 func (a *Agent) teachThrottle(n ratelimit.TableEntry) {
-	if endpoint, _ := limits.SplitEndpoint(n.Key.User); endpoint == limits.All {
-		// HAProxy looks up the user's key at one endpoint alone: an entry of all endpoints
-		// together would only take a place. The agent refuses these requests.
-		return
-	}
 	if r, ok := a.limiter.inForce.limitsOf(n.Key.User).Rate(n.Key.Class, n.Key.Window); !n.Lift && (!ok || r.Mode != limits.Enforce) {
 		return
 	}

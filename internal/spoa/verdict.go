@@ -24,12 +24,11 @@ type verdict struct {
 
 	others string // the key that the user shares with others; "" if they have their own
 
-	cause    cause.Cause   // of a refused request: who found that nothing is left
-	limit    int           // that refused it, in requests in progress; 0 if another did,
-	rate     limits.Rate   // which is this one,
-	cost     limits.Cost   // or this one
-	together bool          // it is that of all endpoints together
-	retry    time.Duration // from now, its window ends
+	cause cause.Cause   // of a refused request: who found that nothing is left
+	limit int           // that refused it, in requests in progress; 0 if another did,
+	rate  limits.Rate   // which is this one,
+	cost  limits.Cost   // or this one
+	retry time.Duration // from now, its window ends
 }
 
 // Names of what refuses, as the variable sluice.reason has them.
@@ -44,9 +43,6 @@ const (
 // for another key than the user's own.
 func (a *Agent) answerQuestion(r *spop.Request) {
 	q := readQuestion(r)
-	if a.countUndeclared(&q) {
-		r.SetString("key", q.user)
-	}
 	v := a.verdict(q)
 	// HAProxy tracks by this key what it lets through or makes wait: its tables must count the request
 	// where the agent does. What is refused is not tracked.
@@ -122,9 +118,9 @@ func (v *verdict) limitName() string {
 	case v.limit > 0:
 		return "concurrent"
 	case v.cost.Unit != "":
-		return costName(v.cost, v.together)
+		return v.cost.Name()
 	}
-	return rateName(v.rate, v.together)
+	return v.rate.Name()
 }
 
 // verdict decides one request start, and counts what came of it.
@@ -136,18 +132,16 @@ func (a *Agent) verdict(q question) verdict {
 	}
 	set := a.limiter.inForce.set.Load()
 	of := set.User(q.user)
-	all := togetherOf(set, q.user)
 	// Names that nobody has to know cost memory only if they are limited at all.
-	shares := (!of.Unlimited() || all.of != nil) && set.MadeUp(q.user) && !a.names.takePlace(a.clock.Now(), q.user)
+	shares := !of.Unlimited() && set.MadeUp(q.user) && !a.names.takePlace(a.clock.Now(), q.user)
 	if shares {
 		q.user = set.Others(q.user)
-		all = togetherOf(set, q.user)
 		// The table was asked about the name, and knows nothing of the others. Nor can they
 		// have credit, which is by name.
 		q.seen.Tracked, q.seen.Active = 0, 0
 		q.credit = haproxyCredit{}
 	}
-	v := a.limiter.decide(set, q, of, all)
+	v := a.limiter.decide(set, q, of)
 	if shares {
 		v.others = q.user
 	}
@@ -188,8 +182,7 @@ func (a *Agent) countVerdict(q *question, of *limits.Limits, v *verdict) {
 		a.starts.nearLimit(q.user)
 	}
 	a.metrics.byTier.count(came)
-	// At any endpoint: what cannot be read is the credentials, not the address.
-	if _, user := limits.SplitEndpoint(q.user); user == limits.UnreadableKey {
+	if q.user == limits.UnreadableKey {
 		a.metrics.unreadable.Inc()
 	}
 }

@@ -66,24 +66,20 @@ func (l *limiter) awaitAll(n *needs, longest time.Duration) {
 	timer := time.NewTimer(longest)
 	defer timer.Stop()
 	// A channel that is nil is never ready: so are those of what is decided.
-	slot, both, single := n.slotDone, n.tokens[whole].done, n.tokens[own].done
-	var costBoth, costSingle <-chan struct{}
+	slot, token := n.slotDone, n.tokens[own].done
+	var charge <-chan struct{}
 	if n.costs != nil {
-		costBoth, costSingle = n.costs.of[whole].done, n.costs.of[own].done
+		charge = n.costs.of[own].done
 	}
-	for slot != nil || both != nil || single != nil || costBoth != nil || costSingle != nil {
+	for slot != nil || token != nil || charge != nil {
 		allowed := true
 		select {
 		case <-slot:
 			slot, allowed = nil, n.slotWaits.Verdict.Allowed
-		case <-both:
-			both, allowed = nil, n.tokens[whole].waits.Verdict.Allowed
-		case <-single:
-			single, allowed = nil, n.tokens[own].waits.Verdict.Allowed
-		case <-costBoth:
-			costBoth, allowed = nil, n.costs.of[whole].waits.Verdict.Allowed
-		case <-costSingle:
-			costSingle, allowed = nil, n.costs.of[own].waits.Verdict.Allowed
+		case <-token:
+			token, allowed = nil, n.tokens[own].waits.Verdict.Allowed
+		case <-charge:
+			charge, allowed = nil, n.costs.of[own].waits.Verdict.Allowed
 		case <-timer.C:
 			if more := l.waitLonger(n, time.Since(began)); more > 0 {
 				timer.Reset(more)

@@ -82,7 +82,7 @@ func (c *credits) withdrawAgain() {
 func (l *limiter) withdrawHot(now time.Time, key string, until time.Time) {
 	set := l.inForce.set.Load()
 	// Alone, an agent has given the whole limit, and takes it back when its own core says so.
-	if set == nil || l.inForce.instances.Load() <= 1 || !l.inForce.possible(set, key, set.User(key)) {
+	if set == nil || l.inForce.instances.Load() <= 1 || !l.inForce.possible(key, set.User(key)) {
 		return
 	}
 	l.withdraw(now, key, min(until.Unix(), now.Unix()+int64(hotFor.Seconds())))

@@ -1,7 +1,6 @@
 package terms
 
 import (
-	"slices"
 	"sort"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 type Ends struct {
 	before, after *limits.Set // before anything has ended, and after everything has
 	times         []time.Time // at which something ends, sorted
-	endpoints     []string    // "" for everywhere else, all of the file, and limits.All for all of them together
 }
 
 // End is when an entry ends. The zero end is never.
@@ -25,7 +23,7 @@ type End struct {
 
 // NewEnds takes a set in which nothing has ended, as limitfile.Load makes it.
 func NewEnds(set *limits.Set) *Ends {
-	e := &Ends{before: set, after: set, endpoints: slices.Concat([]string{""}, set.Endpoints(), []string{limits.All})}
+	e := &Ends{before: set, after: set}
 	for t := set.Expires(); !t.IsZero(); t = e.after.Expires() {
 		e.times = append(e.times, t)
 		e.after = set.At(t)
@@ -49,13 +47,7 @@ func (e *Ends) EndOf(key string) End {
 // sameLimits is whether the user has the limits of before in a set. Equal limits are
 // shared, so that their address tells.
 func (e *Ends) sameLimits(key string, set *limits.Set) bool {
-	for _, endpoint := range e.endpoints {
-		at := limits.EndpointKey(endpoint, key)
-		if e.before.User(at) != set.User(at) {
-			return false
-		}
-	}
-	return true
+	return e.before.User(key) == set.User(key)
 }
 
 // String says when it ends and what follows.

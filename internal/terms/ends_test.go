@@ -10,14 +10,12 @@ import (
 func TestEnds(t *testing.T) {
 	set, err := limitfile.Parse("limits.yaml", []byte(`version: 1
 default_tier: free
-endpoints: [e]
 tiers: {free: {concurrent: 5}, pro: {concurrent: 50}}
 users:
   never: pro
   in tier: {tier: pro, concurrent: 7, until: 2027-01-01}
   in another: {tier: pro, until: 2027-01-01T12:00:00.5+01:00, then: free}
   long ago: {concurrent: 7, until: 2001-01-01}
-  at an endpoint: {endpoints: {e: {concurrent: 7}}, until: 2028-01-01}
   nothing changes: {tier: pro, concurrent: 50, until: 2029-01-01}
   "pat*": {tier: pro, until: 2030-01-01, then: free}
 `))
@@ -30,7 +28,6 @@ users:
 		{"in tier", "2027-01-01T00:00:00Z, then like everybody in tier pro"},
 		{"in another", "2027-01-01T11:00:00.5Z, then like everybody in tier free"},
 		{"long ago", "2001-01-01T00:00:00Z, then like everybody in tier free"},
-		{"at an endpoint", "2028-01-01T00:00:00Z, then like everybody in tier free"},
 		{"nothing changes", "never"},
 		{"pat*", "2030-01-01T00:00:00Z, then like everybody in tier free"},
 		{"pattern", "2030-01-01T00:00:00Z, then like everybody in tier free"},

@@ -82,28 +82,6 @@ tiers:
 	// costs.tokens/day is 20 000 000 a day (from 06:00 UTC)
 }
 
-// At an endpoint, what is other there.
-func ExampleDescribeBeside() {
-	set := load(`version: 1
-default_tier: free
-endpoints: [uploads, downloads]
-tiers:
-  free:
-    requests: {GET: 100}
-    concurrent: 5
-    endpoints:
-      uploads: {requests: {GET: 10}, concurrent: unlimited}
-`)
-	everywhere, _ := set.TierLimits("free")
-	for _, endpoint := range set.Endpoints() {
-		here, _ := set.TierAt(endpoint, "free")
-		fmt.Printf("%s: %s\n", endpoint, terms.DescribeBeside(everywhere, here))
-	}
-	// Output:
-	// downloads: the same
-	// uploads: GET 10/s, concurrent not limited; else the same
-}
-
 // A limit for each service is told in the place of a total that there is not, or beside it.
 func ExampleJobSentence() {
 	set := load(`version: 1

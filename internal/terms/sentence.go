@@ -20,27 +20,6 @@ func Describe(l *limits.Limits) string {
 	return sentence(all)
 }
 
-// DescribeBeside names what limits at an endpoint have other than those everywhere.
-func DescribeBeside(everywhere, here *limits.Limits) string {
-	a, b := TermsOf(everywhere), TermsOf(here)
-	var other []Term
-	for _, name := range NamesIn(a, b) {
-		if ValueOf(a, name) == ValueOf(b, name) {
-			continue
-		}
-		i := slices.IndexFunc(b, func(t Term) bool { return t.Name == name })
-		if i < 0 {
-			other = append(other, Term{Name: name, Amount: unsaid(name)})
-		} else {
-			other = append(other, b[i])
-		}
-	}
-	if len(other) == 0 {
-		return "the same"
-	}
-	return sentence(other) + "; else the same"
-}
-
 // sentence puts terms one after the other.
 func sentence(all []Term) string {
 	var parts []string

@@ -189,14 +189,6 @@ func FormatBytes(n int64) string {
 	return strconv.FormatInt(n, 10) + " B"
 }
 
-// Endpoint is an endpoint as it follows "at" or "for".
-func Endpoint(name string) string {
-	if name == limits.All {
-		return "all endpoints together"
-	}
-	return name
-}
-
 // ClassNames are the names of classes.
 func ClassNames(classes []limits.Class) []string {
 	var names []string

@@ -36,13 +36,13 @@ func jobsOfFour() api.Jobs {
 	}
 	l := api.Jobs{From: api.From{Polygen: "one", Leading: true, Version: "0123456789ab", Time: apitest.Noon}, Found: 213,
 		Workers: []api.JobWorker{{Address: "w:9092"}, {Address: "x:9092", Problem: "nothing listens at x:9092\x1b[2J"}}}
-	bulk := api.UserJobs{Name: api.NameAt("bulk", ""), Tier: "free", Running: 1, Waiting: 1000, AtLeast: true, Held: &workerapi.HeldBy{Max: 1}}
+	bulk := api.UserJobs{Name: api.NameOfUser("bulk"), Tier: "free", Running: 1, Waiting: 1000, AtLeast: true, Held: &workerapi.HeldBy{Max: 1}}
 	bulk.Oldest, bulk.Since = waiting(4711, 200*time.Second)
-	ann := api.UserJobs{Name: api.NameAt("ann\x1b b", ""), Tier: "pro", Running: 2, Waiting: 3, Held: &workerapi.HeldBy{Service: "analysis", Max: 2}}
+	ann := api.UserJobs{Name: api.NameOfUser("ann\x1b b"), Tier: "pro", Running: 2, Waiting: 3, Held: &workerapi.HeldBy{Service: "analysis", Max: 2}}
 	ann.Oldest, ann.Since = waiting(5, 1500*time.Millisecond)
-	free := api.UserJobs{Name: api.NameAt("carol", ""), Tier: "pro", Waiting: 1}
+	free := api.UserJobs{Name: api.NameOfUser("carol"), Tier: "pro", Waiting: 1}
 	free.Oldest, free.Since = waiting(6, -time.Second) // a clock that is behind
-	l.Users = []api.UserJobs{bulk, ann, free, {Name: api.NameAt("dave", ""), Tier: "pro", Running: 2}}
+	l.Users = []api.UserJobs{bulk, ann, free, {Name: api.NameOfUser("dave"), Tier: "pro", Running: 2}}
 	return l
 }
 

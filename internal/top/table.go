@@ -142,7 +142,7 @@ func formatRow(u ranked, now time.Time, people bool) []string {
 		}
 	}
 	return []string{
-		formatName(u), terminal.QuoteWord(u.Tier), terminal.QuoteWord(string(u.State)),
+		terminal.QuoteWord(u.User), terminal.QuoteWord(u.Tier), terminal.QuoteWord(string(u.State)),
 		strconv.FormatFloat(u.Rate, 'f', 1, 64), strconv.Itoa(u.InProgress),
 		number(strconv.FormatInt(u.Down, 10), strings.ReplaceAll(terms.PerSecond(u.Down), " ", "")),
 		number(strconv.FormatInt(u.Up, 10), strings.ReplaceAll(terms.PerSecond(u.Up), " ", "")),
@@ -154,7 +154,7 @@ func formatRow(u ranked, now time.Time, people bool) []string {
 // formatCostRow is formatRow, in a list by cost.
 func formatCostRow(u ranked, now time.Time, people bool) []string {
 	number := forWhom(people)
-	cells := []string{formatName(u), terminal.QuoteWord(u.Tier), terminal.QuoteWord(string(u.State))}
+	cells := []string{terminal.QuoteWord(u.User), terminal.QuoteWord(u.Tier), terminal.QuoteWord(string(u.State))}
 	if c := u.Cost; c == nil || c.Left == nil || c.Resets == nil || c.Max < 1 {
 		// A polygen says all of it of each user. What else answers here may not.
 		cells = append(cells, "-", "-", "-", "-", "-", "-")
@@ -169,14 +169,6 @@ func formatCostRow(u ranked, now time.Time, people bool) []string {
 			strconv.FormatInt(*c.Left, 10), number(strconv.FormatFloat(resets.Seconds(), 'f', 0, 64), resets.Round(time.Second).String()))
 	}
 	return append(cells, strconv.FormatFloat(u.Rate, 'f', 1, 64), formatSeen(u, now, people))
-}
-
-func formatName(u ranked) string {
-	name := terminal.QuoteWord(u.User)
-	if u.Endpoint != "" {
-		name += "@" + terminal.QuoteWord(u.Endpoint)
-	}
-	return name
 }
 
 func formatSeen(u ranked, now time.Time, people bool) string {

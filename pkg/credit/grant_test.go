@@ -39,8 +39,8 @@ func TestGrantOf(t *testing.T) {
 
 func TestPossibleKey(t *testing.T) {
 	for key, want := range map[string]bool{
-		"alice": true, "10.0.0.1": true, "~": true, "@up/alice": true, "": true,
-		"@*/alice": false, "~others": false, "~others:anonymous": false, "@up/~others": false, "~unreadable": false, "@up/~unreadable": false,
+		"alice": true, "10.0.0.1": true, "~": true, "": true,
+		"~others": false, "~others:anonymous": false, "~unreadable": false,
 	} {
 		if got := PossibleKey(key); got != want {
 			t.Errorf("PossibleKey(%q) = %v, want %v", key, got, want)

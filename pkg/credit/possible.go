@@ -30,9 +30,6 @@ func Possible(of *limits.Limits, instances int) bool {
 
 // PossibleKey reports whether the user of a wire key can have credit, as far as the key
 // says. One that stands for many users cannot: HAProxy would have an entry for each of them.
-// Nor can one under which requests of all endpoints are counted together, which is never
-// HAProxy's key.
 func PossibleKey(key string) bool {
-	endpoint, user := limits.SplitEndpoint(key)
-	return endpoint != limits.All && user != limits.UnreadableKey && !limits.IsOthers(key)
+	return key != limits.UnreadableKey && !limits.IsOthers(key)
 }

@@ -4,9 +4,8 @@ import "net/netip"
 
 // Anonymous reports whether a user's key says that the requests have no name: "~", which
 // HAProxy writes for a request without one, an IPv4 address, an IPv6 address or the /64
-// of one (2001:db8:1:2::). Of a key at an endpoint only the part after the endpoint counts.
+// of one (2001:db8:1:2::).
 func Anonymous(key string) bool {
-	_, key = SplitEndpoint(key)
 	if key == "~" {
 		return true
 	}

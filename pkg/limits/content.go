@@ -18,8 +18,7 @@ type Content struct {
 	UnreadableTier string // one of Tiers, or ""
 	Tiers          map[string]*Entry
 
-	Endpoints     []string // sorted
-	Classes       []Class  // in the order in which they are matched
+	Classes       []Class // in the order in which they are matched
 	Exempt        Exempt
 	AddressLimits AddressLimits
 	Queues        []Queue     // sorted by service
@@ -40,7 +39,7 @@ func NewSet(content Content) *Set {
 	s := &derived{Content: content, version: version(content.Source)}
 	// A Content that somebody made by hand may have no tiers, and User never returns nil.
 	if s.fallback = s.Tiers[s.DefaultTier]; s.fallback == nil {
-		s.fallback = &Entry{Limits: &Limits{Tier: s.DefaultTier}, Together: &Limits{Tier: s.DefaultTier}}
+		s.fallback = &Entry{Limits: &Limits{Tier: s.DefaultTier}}
 	}
 	if s.Users == nil {
 		s.Users = map[string]Named{}
@@ -60,19 +59,10 @@ func NewSet(content Content) *Set {
 	// What many users share is looked at once, and not once for each of them.
 	for _, e := range s.Entries {
 		e.eachEnd(func(end int64) { until[end] = true })
-		s.together = s.together || e.limitsTogether()
-	}
-	for _, e := range s.Tiers {
-		s.together = s.together || e.limitsTogether()
 	}
 	// Without the doubles: a thousand entries that end on one day are one change of the set.
 	s.untils = slices.Sorted(maps.Keys(until))
 	return &Set{content: s, now: math.MinInt64}
-}
-
-// limitsTogether reports whether the entry, now or later, limits requests, or what they cost, over all endpoints.
-func (e *Entry) limitsTogether() bool {
-	return e != nil && (!e.Together.Unlimited() || e.More != nil && e.More.Then.limitsTogether())
 }
 
 // exemptUsers gives those who are exempt no limits, whatever else the file says of
@@ -135,7 +125,6 @@ func (s *Set) WithOverrides(source []byte, overrides []Override, entries map[str
 	// An override ends, and so do what it is over and what follows it.
 	for _, e := range entries {
 		e.eachEnd(func(end int64) { until[end] = true })
-		content.together = content.together || e.limitsTogether()
 	}
 	content.untils = slices.Sorted(maps.Keys(until))
 	return &Set{content: &content, now: s.now}

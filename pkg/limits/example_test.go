@@ -55,10 +55,9 @@ func ExampleLimits_AppendRates() {
 // A Set without a limit file, as tests of what decides about requests make one.
 func ExampleNew() {
 	free := limits.NewLimits(limits.Limits{Tier: "free", Concurrent: 10}, nil, nil, nil, nil)
-	none := limits.NewLimits(limits.Limits{Tier: "free"}, nil, nil, nil, nil)
 	set := limits.NewSet(limits.Content{
 		DefaultTier: "free",
-		Tiers:       map[string]*limits.Entry{"free": {Limits: free, Together: none}},
+		Tiers:       map[string]*limits.Entry{"free": {Limits: free}},
 	})
 	fmt.Println(set.User("alice").Concurrent)
 	// Output: 10
@@ -66,10 +65,8 @@ func ExampleNew() {
 
 func ExampleKey() {
 	fmt.Println(limits.Key("alice"))
-	fmt.Println(limits.EndpointKey("uploads", limits.Key("alice")))
 	fmt.Println(limits.Key("~alice"))
 	// Output:
 	// alice
-	// @uploads/alice
 	// ~67C23011661547FAB264F9BC56F9C851C15178FF4EE6E3C0B82A8E980560873F
 }

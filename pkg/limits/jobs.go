@@ -57,7 +57,7 @@ const (
 )
 
 // Jobs are the limits of background jobs: not limited for who is exempt, and for the
-// zero Limits. At endpoints they are those of everywhere. Callers must not modify what
+// zero Limits. Callers must not modify what
 // they hold.
 func (l *Limits) Jobs() Jobs {
 	if l.jobs == nil {

@@ -11,16 +11,13 @@ import (
 // longer.
 const MaxOwnKey = 100
 
-// MaxEndpoint is the longest name of an endpoint, in bytes.
-const MaxEndpoint = 24
-
 // Key returns the wire key of a user: the name by which HAProxy's tables, Redis and the
 // agents know the user.
 //
 // HAProxy cuts long table keys and ends them at a NUL, so that two users could
 // become one. A name is therefore its own key only if it has 1 to 100 bytes,
-// none of them a control byte (0x00-0x1f, 0x7f), and does not begin with "~" or
-// "@", which begin keys that are no names. Any other name has the key "~" followed
+// none of them a control byte (0x00-0x1f, 0x7f), and does not begin with "~",
+// which begins keys that are no names. Any other name has the key "~" followed
 // by the SHA-256 of the whole name in 64 upper-case hex digits. haproxy.cfg does
 // the same.
 //
@@ -44,33 +41,9 @@ func KeyOf(name string) string {
 	return Key(name)
 }
 
-// EndpointKey returns the wire key of a user at an endpoint, where users are counted
-// apart from elsewhere: "@endpoint/key", of at most 126 bytes. Without an endpoint
-// ("") it is the user's own key.
-func EndpointKey(endpoint, key string) string {
-	if endpoint == "" {
-		return key
-	}
-	return "@" + endpoint + "/" + key
-}
-
-// SplitEndpoint takes a wire key apart into the endpoint, "" if it has none, and
-// the user's own key. It does not allocate.
-func SplitEndpoint(key string) (endpoint, user string) {
-	if key == "" || key[0] != '@' {
-		return "", key
-	}
-	// Endpoints have no slash in their names, and a user's key may have.
-	at := strings.IndexByte(key, '/')
-	if at < 0 {
-		return "", key
-	}
-	return key[1:at], key[at+1:]
-}
-
 // IsOwnKey reports whether a name is its own wire key (see Key).
 func IsOwnKey(user string) bool {
-	if user == "" || len(user) > MaxOwnKey || user[0] == '~' || user[0] == '@' {
+	if user == "" || len(user) > MaxOwnKey || user[0] == '~' {
 		return false
 	}
 	// Byte by byte, as HAProxy looks at it: a name need not be UTF-8.

@@ -23,7 +23,7 @@ const maxOthersPattern = 60
 
 // othersOf is the key of the names beyond the quota that match a pattern.
 func othersOf(pattern string) string {
-	// A key must fit HAProxy's tables, with a class and an endpoint in front of it.
+	// A key must fit HAProxy's tables, with a class in front of it.
 	if len(pattern) > maxOthersPattern {
 		sum := sha256.Sum256([]byte(pattern))
 		pattern = All + hex.EncodeToString(sum[:16]) // a pattern, as the key of no other kind is
@@ -51,7 +51,6 @@ func (s *derived) shareOthersKeys() {
 // that only a pattern matches may be made up too. Keys that stand for many requests,
 // such as "~" and OthersKey, are not.
 func (s *Set) MadeUp(key string) bool {
-	_, key = SplitEndpoint(key)
 	if key == "" || key == "~" || key[0] == '~' && key[1] >= 'a' { // hashes are in capitals
 		return false
 	}
@@ -66,31 +65,22 @@ func (s *Set) MadeUp(key string) bool {
 	return key[0] == '~' || s.content.exemptPatterns.bestMatch(key) < 0
 }
 
-// Others returns the wire key that the user of a MadeUp key shares with others, at
-// the same endpoint.
+// Others returns the wire key that the user of a MadeUp key shares with others.
 func (s *Set) Others(key string) string {
-	endpoint, user := SplitEndpoint(key)
-	return EndpointKey(endpoint, s.othersOf(user))
-}
-
-func (s *Set) othersOf(user string) string {
 	// A hash matches no pattern, and is the key of no address.
-	if user != "" && user[0] != '~' {
-		if i := s.content.patterns.bestMatch(user); i >= 0 {
+	if key != "" && key[0] != '~' {
+		if i := s.content.patterns.bestMatch(key); i >= 0 {
 			return s.content.patternOthers[i]
 		}
-		if s.content.anonymous != nil && Anonymous(user) {
+		if s.content.anonymous != nil && Anonymous(key) {
 			return anonymousOthers
 		}
 	}
 	return OthersKey
 }
 
-// IsOthers reports whether a wire key, at any endpoint, is one that users share.
-func IsOthers(key string) bool {
-	_, user := SplitEndpoint(key)
-	return strings.HasPrefix(user, OthersKey)
-}
+// IsOthers reports whether a wire key is one that users share.
+func IsOthers(key string) bool { return strings.HasPrefix(key, OthersKey) }
 
 // Unlimited reports whether the limits limit no request: those of background jobs are
 // not requests'.

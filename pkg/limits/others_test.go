@@ -15,9 +15,8 @@ import (
 const othersFile = `version: 1
 default_tier: free
 anonymous_tier: visitor
-endpoints: [up]
 tiers:
-  free: {requests: {GET: 10}, endpoints: {up: {requests: {GET: 3}}}}
+  free: {requests: {GET: 10}}
   visitor: {requests: {GET: 2}}
   team: {requests: {GET: 50}}
   open: {}
@@ -38,16 +37,13 @@ func TestOthers(t *testing.T) {
 		tier   string // of others
 	}{
 		{"alice", false, "", ""},
-		{"@up/alice", false, "", ""},
 		{"byhand", false, "", ""},
 		{"root", false, "", ""},
 		{"probe-7", false, "", ""},
 		{"anonymous", false, "", ""},
 		{"zed", true, "~others", "free"},
-		{"@up/zed", true, "@up/~others", "free"},
 		{"~" + strings.Repeat("A", 64), true, "~others", "free"},
 		{"team-7", true, "~others:team-*", "team"},
-		{"@up/team-7", true, "@up/~others:team-*", "team"},
 		{"a-bot", true, "~others:*-bot", "open"},
 		{"192.0.2.7", true, "~others:anonymous", "visitor"},
 		{"2001:db8::", true, "~others:anonymous", "visitor"},
@@ -55,7 +51,7 @@ func TestOthers(t *testing.T) {
 		{"", false, "", ""},
 		{limits.ExemptKey, false, "", ""},
 		{limits.OthersKey, false, "", ""},
-		{"@up/~others:team-*", false, "", ""},
+		{"~others:team-*", false, "", ""},
 		{"~others:gone-*", false, "", ""},
 	} {
 		if got := s.MadeUp(tt.key); got != tt.madeUp {
@@ -97,7 +93,7 @@ func TestOthersProperties(t *testing.T) {
 			return
 		}
 		others := s.Others(key)
-		if len(limits.EndpointKey(strings.Repeat("e", limits.MaxEndpoint), others)) > 126 || limits.Key(others) == others || s.MadeUp(others) {
+		if len(others) > limits.MaxOwnKey || limits.Key(others) == others || s.MadeUp(others) {
 			t.Fatalf("Others(%q) = %q: too long, somebody's own, or made up itself", key, others)
 		}
 		if s.User(others) != s.User(key) {

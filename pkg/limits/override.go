@@ -9,13 +9,12 @@ import (
 // Override is what an operator set for a user until a time, over what the limit
 // file says of that user.
 type Override struct {
-	User     string `json:"user"`               // named as in the limit file; no pattern
-	Endpoint string `json:"endpoint,omitempty"` // "" is everywhere
+	User string `json:"user"` // named as in the limit file; no pattern
 
 	// Limits, in JSON, are what an entry of users may hold except for comment, until and
 	// then: the name of a tier or a mapping. A field that they do not set stays as the
 	// file has it; a tier that they name replaces everything that the file says of the
-	// user. At an endpoint they are what an entry may hold there, so no tier.
+	// user.
 	Limits json.RawMessage `json:"limits"`
 
 	Reason string    `json:"reason"`       // 1 to 200 printable characters
@@ -24,7 +23,7 @@ type Override struct {
 	Until  time.Time `json:"until"`        // when the file counts again
 }
 
-// Overrides are those that are in force, sorted by user and endpoint.
+// Overrides are those that are in force, sorted by user.
 func (s *Set) Overrides() []Override {
 	// The set knows all, and those that have ended by its time count no more.
 	return slices.DeleteFunc(slices.Clone(s.content.overrides), func(o Override) bool { return unixNano(o.Until) <= s.now })
@@ -38,15 +37,15 @@ func (o Override) NamesTier() bool {
 	return json.Unmarshal(o.Limits, &name) == nil || json.Unmarshal(o.Limits, &fields) == nil && fields.Tier != ""
 }
 
-// OverrideOf returns the override that is in force for the user of a key away from
-// endpoints, if there is one.
+// OverrideOf returns the override that is in force for the user of a key, if
+// there is one.
 func (s *Set) OverrideOf(key string) (o Override, ok bool) {
 	// First, for nearly nobody has one.
 	if _, ok := s.content.overridden[key]; !ok {
 		return Override{}, false
 	}
 	for _, o := range s.Overrides() {
-		if o.Endpoint == "" && Key(o.User) == key {
+		if Key(o.User) == key {
 			return o, true
 		}
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // SecondClasses are the classes, All among them, of which somebody has a limit by the
-// second, at whatever time and endpoint, sorted.
+// second, at whatever time, sorted.
 func (s *Set) SecondClasses() []string {
 	found := map[string]bool{}
 	s.eachLimits(func(l *Limits) {
@@ -19,7 +19,7 @@ func (s *Set) SecondClasses() []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// LimitsBandwidth is whether somebody's bandwidth is limited, at whatever time and endpoint.
+// LimitsBandwidth is whether somebody's bandwidth is limited, at whatever time.
 func (s *Set) LimitsBandwidth() bool {
 	found := false
 	s.eachLimits(func(l *Limits) { found = found || l.Bandwidth != (Bandwidth{}) })

@@ -14,10 +14,9 @@ default_tier: free
 classes:
   LIST: [{path_prefix: /list}]
   SCAN: [{path_prefix: /scan}]
-endpoints: [uploads]
 tiers:
   free: {requests: {GET: 10, DELETE: {minute: 10}}}
-  pro: {requests: {HEAD: {second: 5, hour: 10}}, endpoints: {uploads: {requests: {POST: 5}}}}
+  pro: {requests: {HEAD: {second: 5, hour: 10}, POST: 5}}
 users:
   alice: {tier: free, requests: {PUT: 5}}
   bob: {tier: free, requests: {PATCH: 5}, until: 2000-01-02}
@@ -36,12 +35,11 @@ users:
 }
 
 func TestLimitsBandwidth(t *testing.T) {
-	const head = "version: 1\ndefault_tier: free\nendpoints: [uploads]\n"
+	const head = "version: 1\ndefault_tier: free\n"
 	for text, want := range map[string]bool{
 		head + "tiers: {free: {requests: {GET: 10}}}\n":                                                  false,
 		head + "tiers: {free: {}, pro: {bandwidth: {down: 1MiB}}}\n":                                     true,
 		head + "tiers: {free: {}}\nusers: {a-*: {tier: free, bandwidth: {up: 1MiB}}}\n":                  true,
-		head + "tiers: {free: {endpoints: {uploads: {bandwidth: {up: 1MiB}}}}}\n":                        true,
 		head + "tiers: {free: {}}\nusers: {a: {tier: free, bandwidth: {up: 1MiB}, until: 2000-01-02}}\n": true,
 	} {
 		if got := mustParse(t, text).LimitsBandwidth(); got != want {

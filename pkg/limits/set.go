@@ -23,7 +23,6 @@ type derived struct {
 	anonymous  *Entry   // nil without an anonymous tier
 	unreadable *Entry   // nil without a tier for UnreadableKey
 	tierNames  []string // sorted
-	together   bool     // whether anybody has limits over all endpoints together
 
 	unlisted map[string]bool // keys in Users whom only Exempt names: their entry is exemptEntry
 
@@ -36,7 +35,7 @@ type derived struct {
 	others        map[string]*Entry // by the keys that users share, see OthersKey
 	patternOthers []string          // those of the patterns
 
-	overrides  []Override        // sorted by user and endpoint
+	overrides  []Override        // sorted by user
 	overridden map[string]*Entry // of their users by key; nil for none
 
 	untils []int64 // when entries expire: Unix times in ns, sorted
@@ -85,21 +84,13 @@ func (s *Set) UnreadableTier() string { return s.content.UnreadableTier }
 func (s *Set) TierNames() []string { return slices.Clone(s.content.tierNames) }
 
 // TierLimits returns the limits of a tier, and whether there is such a tier.
-func (s *Set) TierLimits(name string) (*Limits, bool) { return s.TierAt("", name) }
-
-// TierAt returns the limits of a tier at an endpoint, and whether there is such a
-// tier. At an endpoint that the file does not declare they are the tier's; at All they
-// are those over all endpoints together (see Together).
-func (s *Set) TierAt(endpoint, name string) (*Limits, bool) {
+func (s *Set) TierLimits(name string) (*Limits, bool) {
 	e, ok := s.content.Tiers[name]
 	if !ok {
 		return nil, false
 	}
-	return e.limitsAt(s.now, s.indexOf(endpoint)), true
+	return e.at(s.now), true
 }
-
-// Endpoints returns the names of the endpoints that the file declares, sorted.
-func (s *Set) Endpoints() []string { return slices.Clone(s.content.Endpoints) }
 
 // Classes returns the operation classes, in the order in which they are matched.
 // Callers must not modify what they hold.

@@ -8,20 +8,17 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
-
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 const setFile = `version: 1
 default_tier: free
 anonymous_tier: guest
 unreadable: pro
-endpoints: [up, api]
 exempt: {users: [probe, "mon-*", "~odd"]}
 tiers:
-  free: {concurrent: 1, endpoints: {up: {concurrent: 11}}}
-  guest: {concurrent: 2, endpoints: {up: {concurrent: 12}}}
-  pro: {concurrent: 3, endpoints: {up: {concurrent: 13}}}
+  free: {concurrent: 1}
+  guest: {concurrent: 2}
+  pro: {concurrent: 3}
 users:
   alice: pro
   "team-*": pro
@@ -29,7 +26,7 @@ users:
   "~bob": pro
   "@carol": pro
   mon-7: pro
-  dora: {concurrent: 4, endpoints: {up: {concurrent: 14}}}
+  dora: {concurrent: 4}
   ernie: {tier: pro, concurrent: 5, until: 2026-12-01}
 `
 
@@ -44,7 +41,7 @@ func TestSetUser(t *testing.T) {
 		{"by a pattern", "team-x", 3, true},
 		{"the pattern itself", "team-*", 3, true},
 		{"hashed name", limits.Key("~bob"), 3, true},
-		{"name like an endpoint", limits.Key("@carol"), 3, true},
+		{"at sign in front", "@carol", 3, true},
 		{"nobody", "zoe", 1, false},
 		{"no key at all", "", 1, false},
 		{"no name", "~", 2, false},
@@ -59,21 +56,9 @@ func TestSetUser(t *testing.T) {
 		{"exempt hashed name", limits.Key("~odd"), 0, true},
 		{"exempt request", limits.ExemptKey, 0, true},
 		{"credentials that cannot be read", limits.UnreadableKey, 3, false},
-		{"the same at an endpoint", "@up/" + limits.UnreadableKey, 13, false},
 		{"a user with that text as name", limits.Key(limits.UnreadableKey), 1, false},
-		{"at an endpoint", "@up/alice", 13, true},
-		{"at an endpoint with the limits of everywhere", "@api/alice", 3, true},
-		{"at an endpoint that is not declared", "@other/alice", 3, true},
-		{"by a pattern at an endpoint", "@up/team-x", 13, true},
-		{"nobody at an endpoint", "@up/zoe", 11, false},
-		{"no name at an endpoint", "@up/~", 12, false},
-		{"address at an endpoint", "@up/2001:db8:1:2::", 12, false},
-		{"exempt at an endpoint", "@up/probe", 0, true},
-		{"exempt request at an endpoint", "@up/" + limits.ExemptKey, 0, true},
 		{"own limit", "dora", 4, true},
-		{"own limit at an endpoint", "@up/dora", 14, true},
-		{"own limit where the tier has one", "@up/ernie", 5, true},
-		{"no endpoint after the at", "@up", 1, false},
+		{"own limit over the tier's", "ernie", 5, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := set.User(tt.key); got.Concurrent != tt.concurrent || (got.Tier == limits.ExemptTier) != (tt.concurrent == 0) {
@@ -101,30 +86,26 @@ func TestSetUser(t *testing.T) {
 	if got, want := set.Patterns(), []string{"team-*", "10.9.*"}; !slices.Equal(got, want) {
 		t.Errorf("Patterns() = %q, want %q", got, want)
 	}
-	if got, _ := set.TierAt("up", "pro"); got.Concurrent != 13 {
-		t.Errorf("TierAt(up, pro) has concurrent %d, want 13", got.Concurrent)
+	if got, ok := set.TierLimits("pro"); !ok || got.Concurrent != 3 {
+		t.Errorf("TierLimits(pro) = %+v, %v, want concurrent 3", got, ok)
 	}
-	if got, _ := set.TierAt("other", "pro"); got.Concurrent != 3 {
-		t.Errorf("TierAt(other, pro) has concurrent %d, want 3", got.Concurrent)
-	}
-	if got, ok := set.TierAt("up", "gold"); got != nil || ok {
-		t.Errorf("TierAt(up, gold) = %v, %v, want nil, false", got, ok)
+	if got, ok := set.TierLimits("gold"); got != nil || ok {
+		t.Errorf("TierLimits(gold) = %v, %v, want nil, false", got, ok)
 	}
 }
 
 func TestSetAt(t *testing.T) {
 	set := mustParse(t, `version: 1
 default_tier: free
-endpoints: [up]
-tiers: {free: {concurrent: 1}, pro: {concurrent: 10, endpoints: {up: {concurrent: 11}}}}
+tiers: {free: {concurrent: 1}, pro: {concurrent: 10}}
 users:
   a: {tier: pro, concurrent: 2, until: 2026-12-01}
   b: {tier: pro, concurrent: 3, until: 2026-12-01, then: free}
-  "c*": {concurrent: 4, endpoints: {up: {concurrent: 5}}, until: "2026-12-02T12:00:00.000000001Z", then: pro}
+  "c*": {concurrent: 4, until: "2026-12-02T12:00:00.000000001Z", then: pro}
 `)
 	first := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
 	second := time.Date(2026, 12, 2, 12, 0, 0, 1, time.UTC)
-	keys := []string{"a", "@up/a", "b", "@up/b", "cc", "@up/cc"}
+	keys := []string{"a", "b", "cc"}
 	var last *limits.Set
 	for _, tt := range []struct {
 		name    string
@@ -133,15 +114,15 @@ users:
 		expires time.Time
 		same    bool // as the step before
 	}{
-		{"long before", time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC), []int{2, 2, 3, 3, 4, 5}, first, false},
-		{"the zero time", time.Time{}, []int{2, 2, 3, 3, 4, 5}, first, true},
-		{"a moment before the first", first.Add(-1), []int{2, 2, 3, 3, 4, 5}, first, true},
-		{"the first moment", first, []int{10, 11, 1, 1, 4, 5}, second, false},
-		{"between", first.Add(time.Hour), []int{10, 11, 1, 1, 4, 5}, second, true},
-		{"a moment before the second", second.Add(-1), []int{10, 11, 1, 1, 4, 5}, second, true},
-		{"the second moment", second, []int{10, 11, 1, 1, 10, 11}, time.Time{}, false},
-		{"the end of times", time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), []int{10, 11, 1, 1, 10, 11}, time.Time{}, true},
-		{"back in time", first, []int{10, 11, 1, 1, 4, 5}, second, false},
+		{"long before", time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC), []int{2, 3, 4}, first, false},
+		{"the zero time", time.Time{}, []int{2, 3, 4}, first, true},
+		{"a moment before the first", first.Add(-1), []int{2, 3, 4}, first, true},
+		{"the first moment", first, []int{10, 1, 4}, second, false},
+		{"between", first.Add(time.Hour), []int{10, 1, 4}, second, true},
+		{"a moment before the second", second.Add(-1), []int{10, 1, 4}, second, true},
+		{"the second moment", second, []int{10, 1, 10}, time.Time{}, false},
+		{"the end of times", time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), []int{10, 1, 10}, time.Time{}, true},
+		{"back in time", first, []int{10, 1, 4}, second, false},
 	} {
 		if last == nil {
 			last = set
@@ -171,8 +152,8 @@ func TestAnonymous(t *testing.T) {
 		key  string
 		want bool
 	}{
-		{"~", true}, {"@up/~", true}, {"~~", false}, {"", false}, {"@up/", false}, {limits.Key(""), false}, {limits.ExemptKey, false},
-		{"1.2.3.4", true}, {"255.255.255.255", true}, {"@up/0.0.0.0", true},
+		{"~", true}, {"~~", false}, {"", false}, {limits.Key(""), false}, {limits.ExemptKey, false},
+		{"1.2.3.4", true}, {"255.255.255.255", true}, {"0.0.0.0", true},
 		{"1.2.3", false}, {"1.2.3.4.5", false}, {"1.2.3.256", false}, {"1.2.3.04", false}, {"1.2.3.", false}, {".1.2.3", false}, {"1.2.3.4x", false}, {"1.2.3.0004", false},
 		{"2001:db8:1:2::", true}, {"::", true}, {"::1", true}, {"1:2:3:4:5:6:7:8", true}, {"1:2:3:4:5:6:7::", true}, {"FE80::A", true}, {"::ffff:1.2.3.4", true}, {"1:2:3:4:5:6:1.2.3.4", true},
 		{":", false}, {":::", false}, {"1::2::3", false}, {"1:2:3:4:5:6:7", false}, {"1:2:3:4:5:6:7:8:9", false}, {"1:2:3:4:5:6:7:8::", false}, {"12345::", false}, {"g::", false}, {"1:2", false}, {"a:b", false}, {"::1.2.3.4:5", false}, {"fe80::1%eth0", false},
@@ -180,29 +161,6 @@ func TestAnonymous(t *testing.T) {
 		if got := limits.Anonymous(tt.key); got != tt.want {
 			t.Errorf("Anonymous(%q) = %v, want %v", tt.key, got, tt.want)
 		}
-	}
-}
-
-func TestEndpointKey(t *testing.T) {
-	for _, tt := range []struct{ endpoint, user, key string }{
-		{"", "alice", "alice"},
-		{"up", "alice", "@up/alice"},
-		{"up", "a/b@c", "@up/a/b@c"},
-		{"up", "~", "@up/~"},
-		{strings.Repeat("e", 24), strings.Repeat("u", 100), "@" + strings.Repeat("e", 24) + "/" + strings.Repeat("u", 100)},
-	} {
-		if got := limits.EndpointKey(tt.endpoint, tt.user); got != tt.key || len(got) > 126 {
-			t.Errorf("EndpointKey(%q, %q) = %q, want %q of at most 126 bytes", tt.endpoint, tt.user, got, tt.key)
-		}
-		if endpoint, user := limits.SplitEndpoint(tt.key); endpoint != tt.endpoint || user != tt.user {
-			t.Errorf("SplitEndpoint(%q) = %q, %q, want %q, %q", tt.key, endpoint, user, tt.endpoint, tt.user)
-		}
-	}
-	if endpoint, user := limits.SplitEndpoint("@up"); endpoint != "" || user != "@up" {
-		t.Errorf("SplitEndpoint(@up) = %q, %q, want no endpoint", endpoint, user)
-	}
-	if endpoint, user := limits.SplitEndpoint(""); endpoint != "" || user != "" {
-		t.Errorf(`SplitEndpoint("") = %q, %q, want nothing`, endpoint, user)
 	}
 }
 
@@ -247,30 +205,6 @@ func TestRateName(t *testing.T) {
 	}
 	if got := fmt.Sprintf("%v %v %v %v", limits.Windows, limits.Enforce, limits.DryRun, limits.Off); got != "[second minute hour] enforce dry-run off" {
 		t.Errorf("windows and modes are %s", got)
-	}
-}
-
-func TestUndeclared(t *testing.T) {
-	set, err := limitfile.Parse("limits", []byte("version: 1\ndefault_tier: free\ntiers: {free: {}}\nendpoints: [up, api]\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		key, endpoint, counted string
-		ok                     bool
-	}{
-		{"alice", "", "alice", false},
-		{"@up/alice", "", "@up/alice", false},
-		{"@api/a/b", "", "@api/a/b", false},
-		{"@upp/alice", "upp", "alice", true},
-		{"@other/a/b", "other", "a/b", true},
-		{"@other/" + limits.Key("@up/alice"), "other", limits.Key("@up/alice"), true},
-		{"@up", "", "@up", false},
-		{"", "", "", false},
-	} {
-		if endpoint, counted, ok := set.Undeclared(tt.key); endpoint != tt.endpoint || counted != tt.counted || ok != tt.ok {
-			t.Errorf("Undeclared(%q) = %q, %q, %v, want %q, %q, %v", tt.key, endpoint, counted, ok, tt.endpoint, tt.counted, tt.ok)
-		}
 	}
 }
 

@@ -196,4 +196,4 @@ func quiet() api.Live {
 	}
 }
 
-func name(user string) api.Name { return api.Name{User: user, Href: api.Path(user, "")} }
+func name(user string) api.Name { return api.Name{User: user, Href: api.Path(user)} }

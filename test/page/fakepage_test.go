@@ -53,7 +53,7 @@ func TestHostileNames(t *testing.T) {
 		f.set(func(f *fake) {
 			f.live.User = &api.User{Name: name(n), Tier: n, State: api.Throttled, Why: []api.Why{{Limit: n, Mode: "enforce", Since: f.live.Time}},
 				Limits: []api.Limit{{Name: n, Max: 1, Used: 1, Mode: "enforce", Origin: &api.Origin{Field: n, File: n, Line: 1}}}, Instances: []api.Place{{Instance: n}},
-				Decisions: []api.Decision{{Time: f.live.Time, Kind: api.Kind(n), Limit: n, Mode: "enforce"}}, Endpoints: []string{}, Entry: &api.Entry{File: n, Comment: n}}
+				Decisions: []api.Decision{{Time: f.live.Time, Kind: api.Kind(n), Limit: n, Mode: "enforce"}}, Entry: &api.Entry{File: n, Comment: n}}
 		})
 		eval[bool](b, fmt.Sprintf(`(document.querySelectorAll("#user-rows a")[%d].click(), true)`, i))
 		b.awaitText("#user-state", "throttled")

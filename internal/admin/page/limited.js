@@ -53,7 +53,7 @@ export function useOf(near) {
 // nameOfUser is what a user is called on the page.
 export function nameOfUser(u) {
   const who = ofHref(u.href);
-  return shorten(who.by === "key" ? u.user : readable(who.name)) + (u.endpoint ? ` at ${u.endpoint}` : "");
+  return shorten(who.by === "key" ? u.user : readable(who.name));
 }
 
 const rows = new List($("limited"), {

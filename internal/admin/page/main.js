@@ -166,7 +166,7 @@ onUsers({
     rows = n;
     connect();
   },
-  open: (name) => (location.hash = hashOf({ name: escapeName(name), endpoint: "", by: "" })),
+  open: (name) => (location.hash = hashOf({ name: escapeName(name), by: "" })),
 });
 
 addEventListener("hashchange", () => route({ focus: true }));

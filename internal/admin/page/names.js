@@ -33,33 +33,30 @@ export function shorten(name, most = 80) {
 // ofHref reads who is meant from the API's href.
 export function ofHref(href) {
   const [path, query = ""] = href.split("?", 2);
-  const q = new URLSearchParams(query);
-  return { name: canonical(path.slice(path.lastIndexOf("/") + 1)), endpoint: q.get("endpoint") ?? "", by: q.get("by") ?? "" };
+  return { name: canonical(path.slice(path.lastIndexOf("/") + 1)), by: new URLSearchParams(query).get("by") ?? "" };
 }
 
 // hashOf is the page's own address of a user.
-export function hashOf({ name, endpoint, by }) {
-  return `#/${by === "key" ? "key" : "user"}/${name}${endpoint ? "@" + endpoint : ""}`;
+export function hashOf({ name, by }) {
+  return `#/${by === "key" ? "key" : "user"}/${name}`;
 }
 
-// ofHash reads it back: null for any other address. An "@" that is not escaped, and
-// what follows cannot be an endpoint, is part of the name.
+// ofHash reads it back: null for any other address.
 export function ofHash(hash) {
-  const m = /^#\/(user|key)\/(.+?)(?:@([a-z0-9][a-z0-9-]{0,23}))?$/s.exec(hash);
-  return m && { name: canonical(m[2]), endpoint: m[3] ?? "", by: m[1] === "key" ? "key" : "" };
+  const m = /^#\/(user|key)\/(.+)$/s.exec(hash);
+  return m && { name: canonical(m[2]), by: m[1] === "key" ? "key" : "" };
 }
 
 // queryOf asks for a user in a query.
-export function queryOf({ name, endpoint, by }) {
-  return `user=${name}${endpoint ? "&endpoint=" + endpoint : ""}${by ? "&by=" + by : ""}`;
+export function queryOf({ name, by }) {
+  return `user=${name}${by ? "&by=" + by : ""}`;
 }
 
 // historyOf is the path of a user's history, or null: no browser asks for a path
 // that ends in "..", however it is escaped.
-export function historyOf({ name, endpoint, by }) {
+export function historyOf({ name, by }) {
   if (name === "%2E" || name === "%2E%2E") return null;
-  const q = [endpoint && "endpoint=" + endpoint, by && "by=" + by].filter(Boolean).join("&");
-  return `api/v1/history/${name}${q && "?" + q}`;
+  return `api/v1/history/${name}${by && "?by=" + by}`;
 }
 
 function bytesOf(escaped) {

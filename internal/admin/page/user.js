@@ -2,7 +2,7 @@
 
 import { $, List, attribute, el, show, text } from "./dom.js";
 import { ago, amount, clock, count, exact, nameOf, per, percent, rate, utc, windowOf } from "./format.js";
-import { hashOf, historyOf, readable, shorten, shown } from "./names.js";
+import { historyOf, readable, shorten, shown } from "./names.js";
 import { decided, explain, mostOf, nearest, place } from "./why.js";
 import { setState } from "./limited.js";
 import { Charts } from "./charts.js";
@@ -116,12 +116,6 @@ const decisions = new List($("user-decisions"), {
   },
 });
 
-const elsewhere = new List($("user-endpoints"), {
-  key: (e) => e.endpoint,
-  make: (e) => ({ node: el("a", { href: hashOf(e) }, e.endpoint || "everywhere else") }),
-  update: () => {},
-});
-
 let present = null; // who is shown
 let fetching = null;
 
@@ -131,16 +125,14 @@ export function openUser(who) {
   present = who;
   const name = readable(who.name);
   $("user-heading").replaceChildren(el("bdi", {}, shorten(name, 400)));
-  show($("user-endpoint"), Boolean(who.endpoint));
-  text($("user-endpoint"), who.endpoint ? "at endpoint " + who.endpoint : "");
   attribute($("user-verdict"), "data-state", undefined);
   setState($("user-state"), "…");
   text($("user-tier"), "");
   text($("user-seen"), "");
   why.set([]);
   show($("user-budget"), false);
-  for (const list of [budgets, limits, started, places, decisions, elsewhere]) list.set([]);
-  for (const note of ["user-limits-note", "user-started-note", "user-places-note", "user-decisions-note", "user-also", "user-charts-note"]) show($(note), false);
+  for (const list of [budgets, limits, started, places, decisions]) list.set([]);
+  for (const note of ["user-limits-note", "user-started-note", "user-places-note", "user-decisions-note", "user-charts-note"]) show($(note), false);
   return shorten(name);
 }
 
@@ -195,9 +187,6 @@ export function showUser(live, held) {
   show($("user-limits-note"), user.limits.length === 0);
   show($("user-places-note"), user.instances.length === 0);
   show($("user-decisions-note"), user.decisions.length === 0);
-  const others = user.endpoints.filter((e) => e !== present.endpoint);
-  elsewhere.set(others.map((endpoint) => ({ ...present, endpoint })));
-  show($("user-also"), others.length > 0);
   charts.live(user, now);
 }
 

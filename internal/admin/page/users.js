@@ -14,7 +14,6 @@ const table = new List(body, {
     const name = who.by === "key" ? shown(u.user) : readable(who.name);
     const link = el("a", { href: hashOf(who), title: name.length > 80 ? shorten(name, 1000) : undefined }, el("bdi", {}, shorten(name)));
     const head = el("th", { scope: "row", role: "rowheader" }, link);
-    if (u.endpoint) head.append(" ", el("span", { class: "badge" }, "at " + u.endpoint));
     const cell = (label, css) => el("td", { role: "cell", "data-label": label, class: css });
     const part = {
       name: name.toLowerCase(),

@@ -53,7 +53,7 @@ export function from(limit) {
 
 export function place(origin) {
   if (origin.file === "") return `an override by hand (${origin.field})`;
-  return `${origin.file} line ${origin.line} (${origin.field}${origin.override ? ", of this user alone" : ""}${origin.endpoint ? ", at this endpoint" : ""})`;
+  return `${origin.file} line ${origin.line} (${origin.field}${origin.override ? ", of this user alone" : ""})`;
 }
 
 function well(user) {

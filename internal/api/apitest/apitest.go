@@ -29,9 +29,9 @@ func (f *Fixed) Users(by api.Sort, n int) api.Users {
 	return u
 }
 
-func (f *Fixed) User(name, endpoint string) api.User {
+func (f *Fixed) User(name string) api.User {
 	u := f.Bob
-	u.Name = api.NameAt(name, endpoint)
+	u.Name = api.NameOfUser(name)
 	return u
 }
 
@@ -54,19 +54,19 @@ func Cluster() *Fixed {
 	ago := func(d time.Duration) time.Time { return Noon.Add(-d) }
 	until, last := Noon.Add(750*time.Millisecond), func(n int64) *int64 { return &n }
 	f := &Fixed{}
-	add := func(name, endpoint string, s api.Summary) {
-		s.Name = api.NameAt(name, endpoint)
+	add := func(name string, s api.Summary) {
+		s.Name = api.NameOfUser(name)
 		f.List.Users = append(f.List.Users, s)
 	}
-	add("alice", "", api.Summary{Tier: "pro", Known: true, State: api.OK, Rate: 80, InProgress: 3, Down: 3 << 19, Seen: ago(300 * time.Millisecond),
+	add("alice", api.Summary{Tier: "pro", Known: true, State: api.OK, Rate: 80, InProgress: 3, Down: 3 << 19, Seen: ago(300 * time.Millisecond),
 		Near: &api.Near{Limit: "GET", Max: 100, Window: 1, Mode: "enforce", Used: 80}})
-	add("carol d", "uploads", api.Summary{Tier: "free", State: api.Throttled, Rate: 4.25, Up: 12, Seen: ago(0),
+	add("carol d", api.Summary{Tier: "free", State: api.Throttled, Rate: 4.25, Up: 12, Seen: ago(0),
 		Near: &api.Near{Limit: "PUT", Max: 4, Window: 1, Mode: "enforce", Used: 5}})
-	add("~AB", "", api.Summary{Tier: "free", State: api.Blocked, InProgress: 7, Seen: ago(200 * time.Second),
+	add("~AB", api.Summary{Tier: "free", State: api.Blocked, InProgress: 7, Seen: ago(200 * time.Second),
 		Near: &api.Near{Limit: "concurrent", Max: 8, Mode: "dry-run", Used: 7}})
-	add("#root", "", api.Summary{Tier: "staff", State: api.OK, Seen: Noon.Add(time.Second)})
+	add("#root", api.Summary{Tier: "staff", State: api.OK, Seen: Noon.Add(time.Second)})
 	for _, name := range Evil {
-		add(name, "", api.Summary{Tier: "free", State: api.OK, Seen: ago(0)})
+		add(name, api.Summary{Tier: "free", State: api.OK, Seen: ago(0)})
 	}
 	f.List.From = api.From{Polygen: "one", Leading: true, Version: "0123456789ab", Time: Noon}
 	f.List.Seen = 12
@@ -79,7 +79,6 @@ func Cluster() *Fixed {
 			{Name: "bandwidth.down", Max: 10 << 20, Mode: "enforce", Used: 3 << 19}},
 		Instances: []api.Place{{Instance: "one", InProgress: 3, Slots: 4, Down: 3 << 19, DownShare: 8 << 20}, {Instance: Evil[0], InProgress: 2, Slots: 1, Up: 9}},
 		Decisions: []api.Decision{{Time: Noon, Kind: api.Throttle, Limit: "GET", Reason: api.RequestRate, Cause: cause.ThrottleTable, Mode: "enforce"}},
-		Endpoints: []string{},
 	}
 	return f
 }

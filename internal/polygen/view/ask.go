@@ -52,7 +52,7 @@ func (v *View) summary(now, since int64, key string, u *user) api.Summary {
 	}
 	l, named := v.inForce(key, u)
 	state, why := u.stateSince(now, since, l, spent)
-	started := v.startedBy(now, key, u)
+	started := u.started(now)
 	active, moved := u.progressAndBytes(now)
 	return api.Summary{
 		Name: api.NameOfKey(key), Tier: l.Tier, Known: named, State: state, Rate: u.requestRate(now), InProgress: active,
@@ -86,7 +86,7 @@ func (v *View) userSince(now, since int64, key string) api.User {
 	l := v.set.User(key)
 	out := api.User{
 		Name: api.NameOfKey(key), Tier: l.Tier, Known: v.set.NamesUser(key),
-		Limits: []api.Limit{}, Instances: []api.Place{}, Decisions: []api.Decision{}, Endpoints: []string{},
+		Limits: []api.Limit{}, Instances: []api.Place{}, Decisions: []api.Decision{},
 	}
 	u, spent := v.users.lookUp(key), v.costs.lookUp(key)
 	// The limits are told of every name, with nothing used.
@@ -100,7 +100,7 @@ func (v *View) userSince(now, since int64, key string) api.User {
 	out.State, out.Why = u.stateSince(now, since, l, spent)
 	active, moved := u.progressAndBytes(now)
 	out.InProgress, out.Down, out.Up = active, moved[bandwidth.Down], moved[bandwidth.Up]
-	out.Started = v.startedBy(now, key, u)
+	out.Started = u.started(now)
 	out.Limits = u.limitsOf(now, l, spent, out.Started)
 	for i := range u.places {
 		// One that has said nothing for reportSpan has nothing of the user any more, or is dead.
@@ -113,22 +113,6 @@ func (v *View) userSince(now, since int64, key string) api.User {
 	for i := range u.decisions {
 		d := u.decisions[(u.first+len(u.decisions)-1-i)%len(u.decisions)]
 		out.Decisions = append(out.Decisions, d.answer())
-	}
-	endpoint, own := limits.SplitEndpoint(key)
-	// HAProxy's tables never have limits over all endpoints: the agents refuse, with causes of their own.
-	if endpoint == limits.All {
-		for i := range out.Why {
-			out.Why[i].Cause = ""
-		}
-		for i := range out.Decisions {
-			out.Decisions[i].Cause = ""
-		}
-	}
-	// Each endpoint counts the user apart, under a key of its own: who finds nothing here may find it there.
-	for _, other := range append([]string{""}, v.set.Endpoints()...) {
-		if other != endpoint && v.users.lookUp(limits.EndpointKey(other, own)) != nil {
-			out.Endpoints = append(out.Endpoints, other)
-		}
 	}
 	return out
 }
@@ -182,7 +166,7 @@ const (
 )
 
 // limitsOf are the limits of a user and how much of each is used, by the pools and by what was
-// started lately (see startedBy).
+// started lately (see started).
 func (u *user) limitsOf(now int64, l *limits.Limits, spent *spending, started map[string]float64) []api.Limit {
 	all := []api.Limit{}
 	active, moved := u.progressAndBytes(now)

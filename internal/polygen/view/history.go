@@ -149,7 +149,7 @@ func (h *history) sample(now int64, v *View, key string) {
 	was := h.limits
 	h.limits = nil
 	of := v.set.User(key)
-	for _, l := range u.limitsOf(now, of, spent, v.startedBy(now, key, u)) {
+	for _, l := range u.limitsOf(now, of, spent, u.started(now)) {
 		if len(h.limits) == maxSeries {
 			break
 		}

@@ -52,28 +52,6 @@ func (u *user) started(now int64) map[string]float64 {
 	return rates
 }
 
-// startedBy is started of a wire key.
-func (v *View) startedBy(now int64, key string, u *user) map[string]float64 {
-	endpoint, own := limits.SplitEndpoint(key)
-	// Under the key of limits over all endpoints together no request starts: HAProxy never has it. What counts for
-	// them is the sum of what started at each.
-	if endpoint != limits.All {
-		return u.started(now)
-	}
-	var sum map[string]float64
-	for _, endpoint := range append([]string{""}, v.set.Endpoints()...) {
-		if u := v.users.lookUp(limits.EndpointKey(endpoint, own)); u != nil {
-			for class, rate := range u.started(now) {
-				if sum == nil {
-					sum = make(map[string]float64)
-				}
-				sum[class] += rate
-			}
-		}
-	}
-	return sum
-}
-
 // startRate is started of all classes together.
 func (u *user) startRate(now int64) float64 {
 	rate := 0.0

@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 func (r *rig) started(instance, user string, active int, starts int64, classes ...ClassStarts) {
@@ -90,18 +89,15 @@ func TestInProgressFarBelowTheLimit(t *testing.T) {
 // Far below a limit of requests no pool tells what is used of it: the instances' reports do.
 func TestRequestsFarBelowTheLimit(t *testing.T) {
 	r := newRig(t)
-	r.Limits(parse(t, "version: 1\ndefault_tier: a\nendpoints: [web]\ntiers: {a: {requests: {GET: {second: 100, minute: 600}}, endpoints: {\"*\": {requests: {GET: 50}}}}}\n"))
+	r.Limits(parse(t, "version: 1\ndefault_tier: a\ntiers: {a: {requests: {GET: {second: 100, minute: 600}}}}\n"))
 	r.started("one", "alice", 0, 3, ClassStarts{"GET", 3})
 	r.started("two", "alice", 0, 5, ClassStarts{"GET", 4}, ClassStarts{"PUT", 1})
-	r.started("one", limits.EndpointKey("web", "alice"), 0, 20, ClassStarts{"GET", 20})
 	for _, tt := range []struct {
 		key, limit string
 		used       int64
 	}{
 		{"alice", "GET", 7},
 		{"alice", "GET/minute", 0}, // of which the pool tells
-		{limits.EndpointKey("web", "alice"), "GET", 20},
-		{limits.EndpointKey(limits.All, "alice"), "GET", 27},
 	} {
 		for _, l := range r.get(tt.key).Limits {
 			if l.Name == tt.limit && (l.Used != tt.used || *l.Last != tt.used) {

@@ -156,13 +156,12 @@ func (v *View) userWithLimits(now int64, key string) *user {
 }
 
 func (v *View) noteStranger(now int64, key string) {
-	_, user := limits.SplitEndpoint(key)
 	// The list is of names that an operator could write into the file. An address with the
 	// anonymous tier, a request without a name and unreadable credentials are none.
-	if limits.Anonymous(user) && v.set.AnonymousTier() != "" || user == noName || user == limits.UnreadableKey {
+	if limits.Anonymous(key) && v.set.AnonymousTier() != "" || key == noName || key == limits.UnreadableKey {
 		return
 	}
-	s, dropped := v.unknown.markUsed(user)
+	s, dropped := v.unknown.markUsed(key)
 	if dropped {
 		v.droppedUnknown++
 	}
@@ -400,7 +399,6 @@ func (v *View) Forget(at time.Time) {
 func (v *View) Keep(kept func(key string) bool) {
 	v.users.keepOnly(kept)
 	v.costs.keepOnly(kept)
-	// They are kept by name, without an endpoint, which leaves a user in the same part.
 	v.unknown.keepOnly(kept)
 }
 

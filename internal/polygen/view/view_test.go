@@ -182,7 +182,6 @@ func at(d time.Duration) *time.Time {
 
 const many = `version: 1
 default_tier: free
-endpoints: [api, web]
 tiers:
   free:
     requests:
@@ -190,7 +189,6 @@ tiers:
       PUT: {second: 10, mode: dry-run}
     concurrent: {limit: 5, mode: dry-run}
     bandwidth: {down: 10MiB, up: 5MiB}
-    endpoints: {web: {requests: {GET: 1}}}
 users: {alice: free}
 `
 
@@ -255,39 +253,6 @@ func TestLongWindows(t *testing.T) {
 	}
 }
 
-// A user is counted apart at each endpoint, and the others are named.
-func TestEndpoints(t *testing.T) {
-	r := &rig{View: New(parse(t, many), 10, 10), now: t0}
-	for endpoint, n := range map[string]int{"": 1, "web": 2, "api": 3} {
-		r.use(limits.EndpointKey(endpoint, "bob"), n)
-	}
-	for _, tt := range []struct {
-		endpoint, href string
-		used, max      int64
-		others         []string
-	}{
-		{"", "/api/v1/users/bob", 1, 10, []string{"api", "web"}},
-		{"web", "/api/v1/users/bob?endpoint=web", 2, 1, []string{"", "api"}},
-		{"api", "/api/v1/users/bob?endpoint=api", 3, 10, []string{"", "web"}},
-	} {
-		u := r.get(limits.EndpointKey(tt.endpoint, "bob"))
-		l := u.Limits[0]
-		if u.Name != (api.Name{User: "bob", Endpoint: tt.endpoint, Href: tt.href}) || l.Name != "GET" || l.Used != tt.used || l.Max != tt.max {
-			t.Errorf("at %q: %+v uses %+v, want bob, %d of %d", tt.endpoint, u.Name, l, tt.used, tt.max)
-		}
-		if diff := cmp.Diff(tt.others, u.Endpoints); diff != "" {
-			t.Errorf("at %q: other endpoints differ (-want +got):\n%s", tt.endpoint, diff)
-		}
-	}
-	if out := r.Unknown(api.ByActive, 9); len(out.Users) != 1 || out.Users[0].User != "bob" || out.Users[0].Reports != 3 {
-		t.Errorf("Unknown() = %+v, want bob once", out)
-	}
-	r.use(limits.EndpointKey("web", "mover"), 1)
-	if u := r.get(limits.EndpointKey("web", "mover")); len(u.Endpoints) != 0 {
-		t.Errorf("who was seen at one endpoint alone was seen at %q too", u.Endpoints)
-	}
-}
-
 // What instances said, and how long it counts.
 func TestPlaces(t *testing.T) {
 	report := func(instance string, active int, down int64) bandwidth.Report {
@@ -346,19 +311,6 @@ func TestPlacesAreBounded(t *testing.T) {
 	}
 	if n := len(r.users.lookUp("mover").places); n > 21 {
 		t.Errorf("%d instances are remembered, want those of 2 s", n)
-	}
-}
-
-// Limits over all endpoints together are in no table of HAProxy: the agents refuse by them.
-func TestLimitsOverAllEndpointsHaveNoTableAsCause(t *testing.T) {
-	set := parse(t, "version: 1\nendpoints: [uploads]\ndefault_tier: free\ntiers:\n  free:\n    requests: {GET: 10}\n    endpoints: {\"*\": {requests: {GET: 10}}}\n")
-	r := &rig{View: New(set, 1000, 100), now: t0}
-	key := limits.EndpointKey(limits.All, "alice")
-	r.useOf("GET", key, 10)
-	r.throttle("GET", key)
-	u := r.get(key)
-	if len(u.Why) != 1 || u.Why[0].Cause != "" || len(u.Decisions) != 1 || u.Decisions[0].Cause != "" {
-		t.Errorf("why %+v, decisions %+v, want one of each without a cause", u.Why, u.Decisions)
 	}
 }
 

@@ -163,36 +163,9 @@ func TestLimitsCosts(t *testing.T) {
 	}
 }
 
-// Under "*" costs are one budget over all endpoints: a user has a key of its own for it, though no requests
-// are limited so.
-func TestCostsOverAllEndpoints(t *testing.T) {
-	set := mustParse(t, costUnitsHead+`endpoints: [batch]
-tiers: {free: {endpoints: {"*": {costs: {tokens: {day: 500k}}}}}, pro: {costs: {tokens: {day: 1M}}}}
-users: {bob: pro, carol: {tier: pro, endpoints: {"*": {costs: {tokens: {day: 2M}}}}, until: 2030-01-01}}
-`)
-	for user, want := range map[string]int64{"nobody": 500_000, "bob": 0, "carol": 2_000_000} {
-		for _, key := range []string{user, limits.EndpointKey("batch", user)} {
-			together, of, ok := set.Together(key)
-			if ok != (want > 0) {
-				t.Errorf("Together(%q) = %v, want %v", key, ok, want > 0)
-			}
-			if !ok {
-				continue
-			}
-			if got := slices.Collect(of.Costs()); together != "@*/"+user || len(got) != 1 || got[0].Max != want {
-				t.Errorf("Together(%q) = %q, %v, want @*/%s and %d", key, together, got, user, want)
-			}
-		}
-	}
-	if _, _, ok := set.At(set.Expires()).Together("carol"); ok {
-		t.Error("carol has the budget when it has ended")
-	}
-}
-
 func TestOriginOfCosts(t *testing.T) {
 	set := mustParse(t, `version: 1
 default_tier: free
-endpoints: [batch]
 costs:
   tokens: {estimate: {default: 10}}
   pages: {estimate: {default: 0}, actual: {header: X-Pages}}
@@ -211,24 +184,22 @@ users:
   carol: {costs: {tokens: unlimited}}
   dora: {costs: unlimited}
 `)
-	free := map[string]int{"costs.tokens/minute": 11, "costs.tokens/day": 12, "costs.tokens.mode": 13, "costs.pages/hour": 14}
+	free := map[string]int{"costs.tokens/minute": 10, "costs.tokens/day": 11, "costs.tokens.mode": 12, "costs.pages/hour": 13}
 	for _, tt := range []struct {
-		endpoint, user string
-		want           map[string]int // lines by field
+		user string
+		want map[string]int // lines by field
 	}{
-		{"", "nobody", free},
-		{"batch", "nobody", free},
-		{limits.All, "nobody", map[string]int{}},
-		{"", "bob", map[string]int{"costs.tokens/day": 18, "costs.pages/hour": 14}},
-		{"", "carol", map[string]int{"costs.tokens": 19, "costs.pages/hour": 14}},
-		{"", "dora", map[string]int{"costs": 20}},
+		{"nobody", free},
+		{"bob", map[string]int{"costs.tokens/day": 17, "costs.pages/hour": 13}},
+		{"carol", map[string]int{"costs.tokens": 18, "costs.pages/hour": 13}},
+		{"dora", map[string]int{"costs": 19}},
 	} {
 		got := map[string]int{}
-		for _, f := range OriginAt(set, tt.endpoint, tt.user).Fields {
+		for _, f := range OriginOf(set, tt.user).Fields {
 			got[f.Name] = f.Line
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("Origin of %q at %q (-want +got):\n%s", tt.user, tt.endpoint, diff)
+			t.Errorf("Origin of %q (-want +got):\n%s", tt.user, diff)
 		}
 	}
 }

@@ -139,7 +139,6 @@ func (ds *drafts) sharedLimits(tier string, d draft) *limits.Limits {
 		d.concurrentMode = limits.Enforce
 	}
 	off = append(off, turnBandwidthOff(&d.bandwidth, scope)...)
-	// Limits over all endpoints together say nothing of jobs.
 	if d.jobs != nil {
 		j, none := jobsIn(*d.jobs, scope)
 		d.jobs, off = ds.sharedJobs(j), append(off, none...)
@@ -200,16 +199,9 @@ func effective[T any](all []T, scope limits.Mode, modeOf func(*T) *limits.Mode, 
 func (ds *drafts) sharedEntry(e limits.Entry) *limits.Entry {
 	// By number: limits that say the same are one, so that what they say need not be compared.
 	key := binary.AppendUvarint(nil, ds.ids[e.Limits])
-	key = binary.AppendUvarint(key, ds.ids[e.Together])
-	if e.More != nil {
-		key = binary.AppendVarint(key, e.More.Until)
-		if e.More.Then != nil {
-			key = binary.AppendUvarint(key, ds.ids[e.More.Then.Limits])
-		}
-		key = append(key, '@') // no limits of an endpoint are the Then of another entry
-		for _, l := range e.More.Endpoints {
-			key = binary.AppendUvarint(key, ds.ids[l])
-		}
+	key = binary.AppendVarint(key, e.Until)
+	if e.Then != nil {
+		key = binary.AppendUvarint(key, ds.ids[e.Then.Limits])
 	}
 	shared := ds.entries[string(key)]
 	if shared == nil {

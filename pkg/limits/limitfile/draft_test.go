@@ -9,8 +9,7 @@ import (
 func TestEqualLimitsAreShared(t *testing.T) {
 	set := mustParse(t, `version: 1
 default_tier: free
-endpoints: [up]
-tiers: {free: {concurrent: 1, endpoints: {up: {concurrent: 1}}}, trial: {mode: dry-run, requests: {GET: 5}}}
+tiers: {free: {concurrent: 1}, trial: {mode: dry-run, requests: {GET: 5}}}
 users:
   a: {tier: free, concurrent: 1}
   b: {tier: trial, requests: {GET: {second: 5, mode: dry-run}}}
@@ -22,7 +21,7 @@ users:
 	for _, tt := range []struct {
 		key  string
 		want *limits.Limits
-	}{{"a", free}, {"@up/a", free}, {"b", trial}, {"d", set.User("c")}} {
+	}{{"a", free}, {"b", trial}, {"d", set.User("c")}} {
 		if got := set.User(tt.key); got != tt.want {
 			t.Errorf("User(%q) = %p, want the same as %p: %+v", tt.key, got, tt.want, got)
 		}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 const (
@@ -56,7 +54,6 @@ type problems struct {
 	source int
 	found  Errors // the first maxCollected
 	more   int    // found after those
-	quiet  bool   // what is wrong is known already
 }
 
 // openSource goes on with another file.
@@ -71,11 +68,8 @@ func (p *problems) count() int { return len(p.found) + p.more }
 func (p *problems) isFull() bool { return len(p.found) == maxCollected }
 
 func (p *problems) addError(line, column int, format string, args ...any) {
-	switch {
-	case p.quiet:
-		return
 	// They are counted all the same, because the last line tells how many there are.
-	case p.isFull():
+	if p.isFull() {
 		p.more++
 		return
 	}
@@ -102,16 +96,11 @@ func (p *problems) errors() Errors {
 }
 
 // place tells, at the beginning of an error, what it is about: a field of a tier or
-// a user (at an endpoint), or something that has no name.
-type place struct{ kind, name, endpoint, field string }
+// a user, or something that has no name.
+type place struct{ kind, name, field string }
 
 func (p place) atField(field string) place {
 	p.field = field
-	return p
-}
-
-func (p place) atEndpoint(endpoint string) place {
-	p.endpoint = endpoint
 	return p
 }
 
@@ -128,13 +117,6 @@ func (p place) String() string {
 	s := p.kind
 	if p.name != "" {
 		s += " " + quote(p.name)
-	}
-	switch p.endpoint {
-	case "":
-	case limits.All:
-		s += " at all endpoints together"
-	default:
-		s += " at " + p.endpoint
 	}
 	// At the top of the file a field is all there is to say.
 	if s != "" && p.field != "" {

@@ -2,32 +2,17 @@ package limitfile
 
 import (
 	"net/netip"
-	"slices"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// How much exempt and endpoints may hold.
+// How much exempt may hold.
 const (
-	maxExempt    = 10_000 // users, and addresses
-	maxPaths     = 1000
-	maxEndpoints = 64
+	maxExempt = 10_000 // users, and addresses
+	maxPaths  = 1000
 )
-
-// readEndpoints reads the names of the endpoints.
-func (f *file) readEndpoints(where place, n *yaml.Node) {
-	for item := range f.eachItem(n, where, "[uploads, api]", maxEndpoints) {
-		if !endpointForm.MatchString(item.Value) {
-			f.errorf(item, "%s: the name %s is not usable; write 1 to %d of a-z, 0-9 and -, of which the first is no -", where, quote(item.Value), limits.MaxEndpoint)
-			continue
-		}
-		f.content.Endpoints = append(f.content.Endpoints, item.Value)
-	}
-	// The order means nothing, and a sorted list is looked up faster.
-	slices.Sort(f.content.Endpoints)
-}
 
 var exemptFields = fields[limits.Exempt]{
 	list("users", `[probe, "mon-*"]`, maxExempt, func(x *limits.Exempt) *[]string { return &x.Users }, (*file).isExemptUser),

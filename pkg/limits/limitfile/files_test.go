@@ -248,7 +248,7 @@ func TestBadBundles(t *testing.T) {
 
 func FuzzUnbundle(f *testing.F) {
 	f.Add(bundle([]source{{"", []byte("version: 1\n")}, {"users.d/a.yaml", []byte("users: {}")}}))
-	f.Add(bundle([]source{{"", []byte(originFile)}, {overridesName, EncodeOverrides([]limits.Override{newOverride("bob", "", `{"concurrent":3}`, time.Hour)})}}))
+	f.Add(bundle([]source{{"", []byte(originFile)}, {overridesName, EncodeOverrides([]limits.Override{newOverride("bob", `{"concurrent":3}`, time.Hour)})}}))
 	f.Add([]byte(bundleMark + "1 1\n0 \"\"\n\n"))
 	f.Add([]byte(bundleMark + "1 2\n3 \"\"\na\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {

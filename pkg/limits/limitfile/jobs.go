@@ -152,14 +152,6 @@ func (f *file) completeTiersJobs(defaultTier string) {
 		j := jobsOver(tier.jobs, name, defaults)
 		j.Stated = stated
 		tier.jobs = f.sharedJobs(j)
-		// Jobs are counted everywhere; whoever looks at an endpoint sees the same.
-		for endpoint, at := range tier.at {
-			if endpoint == limits.All {
-				continue // limits over all endpoints together are of requests alone
-			}
-			at.jobs = tier.jobs
-			tier.at[endpoint] = at
-		}
 		f.tiers[name] = tier
 	}
 }

@@ -18,19 +18,18 @@ func TestJobsOfUsers(t *testing.T) {
 	set := mustParse(t, `version: 1
 default_tier: free
 anonymous_tier: pro
-endpoints: [up]
 exempt: {users: [probe]}
 tiers:
   free: {}
   pro: {jobs: {total: 4, queues: {analysis: 1}}}
-  enterprise: {endpoints: {up: {concurrent: 2}}}
+  enterprise: {concurrent: 2}
 users:
   alice: pro
   bob: {tier: pro, jobs: 10}
   carol: {tier: pro, jobs: unlimited}
   dora: {tier: pro, jobs: {queues: {analysis: unlimited, specview: 2}, class: default}}
   ernie: {tier: enterprise, mode: dry-run}
-  frank: {tier: enterprise, jobs: 7, endpoints: {up: {concurrent: 9}}}
+  frank: {tier: enterprise, jobs: 7, concurrent: 9}
   grete: {tier: pro, mode: off}
   "team-*": enterprise
 `)
@@ -47,8 +46,8 @@ users:
 		{"unlimited lifts the queues, too", "carol", limits.Jobs{Total: 0, Queues: nil, Class: limits.PriorityQueues, Mode: enforce, Source: limits.OfUser, Stated: true}},
 		{"a mapping leaves what it does not name", "dora", limits.Jobs{Total: 4, Queues: map[string]int{"specview": 2}, Class: limits.DefaultQueues, Mode: enforce, Source: limits.OfTier, Stated: true}},
 		{"a dry run", "ernie", limits.Jobs{Total: 5, Queues: nil, Class: limits.PriorityQueues, Mode: dry, Source: limits.Builtin, Stated: true}},
-		{"the same at endpoints", "@up/frank", limits.Jobs{Total: 7, Queues: nil, Class: limits.PriorityQueues, Mode: enforce, Source: limits.OfUser, Stated: true}},
-		{"the tier's at endpoints", "@up/team-x", limits.Jobs{Total: 5, Queues: nil, Class: limits.PriorityQueues, Mode: enforce, Source: limits.Builtin, Stated: true}},
+		{"beside a limit of requests", "frank", limits.Jobs{Total: 7, Queues: nil, Class: limits.PriorityQueues, Mode: enforce, Source: limits.OfUser, Stated: true}},
+		{"a pattern's tier", "team-x", limits.Jobs{Total: 5, Queues: nil, Class: limits.PriorityQueues, Mode: enforce, Source: limits.Builtin, Stated: true}},
 		{"off", "grete", limits.Jobs{Total: 4, Queues: analysis, Class: limits.PriorityQueues, Mode: off, Source: limits.OfTier, Stated: true}},
 		{"exempt", "probe", limits.Jobs{Class: limits.DefaultQueues}},
 	} {
@@ -226,14 +225,14 @@ users:
 		{"ernie", map[string]int{"jobs.total": 7, "jobs.queues": 18, "jobs.class": 18}},
 	} {
 		got := map[string]int{}
-		for _, f := range OriginAt(set, "", tt.user).Fields {
+		for _, f := range OriginOf(set, tt.user).Fields {
 			got[f.Name] = f.Line
 		}
 		if !maps.Equal(got, tt.want) {
 			t.Errorf("Origin(%s) has %v, want %v", tt.user, got, tt.want)
 		}
 	}
-	if f, ok := OriginAt(set, "", "carol").FieldOrigin("jobs.queues.analysis"); !ok || f.Line != 14 || f.Layer == TierLayer {
+	if f, ok := OriginOf(set, "carol").FieldOrigin("jobs.queues.analysis"); !ok || f.Line != 14 || f.Layer == TierLayer {
 		t.Errorf("carol's jobs.queues.analysis is set by %+v, %v, want line 14", f, ok)
 	}
 }

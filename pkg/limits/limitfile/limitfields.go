@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// The limits of a tier or a user, everywhere or at an endpoint.
+// The limits of a tier or a user.
 var (
 	limitFields = fields[draft]{
 		{"requests", (*file).readRequests},
@@ -21,12 +21,8 @@ var (
 		}},
 		scalar("priority", priorities, func(d *draft) *int { return &d.priority }),
 		modeField(func(d *draft) *limits.Mode { return &d.mode }),
+		{"jobs", (*file).readJobs},
 	}
-	// Jobs are counted everywhere, so they are no limit of an endpoint.
-	everywhereFields = append(slices.Clip(limitFields), field[draft]{"jobs", (*file).readJobs})
-
-	// togetherFields are the limits over all endpoints together.
-	togetherFields = limitFields.without([]string{"concurrent", "bandwidth", "over_limit", "priority"})
 
 	rateFields = fields[rateDraft]{
 		scalar("second", perSecond, func(r *rateDraft) *int { return &r.counts[limits.Second] }),

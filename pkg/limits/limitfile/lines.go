@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// origins are the lines of a file, from which OriginAt tells where limits come from. They are noted while
+// origins are the lines of a file, from which OriginOf tells where limits come from. They are noted while
 // the file is read. Of a user they take no memory but for the line in limits.Named: how an entry is
 // written is noted once for all entries that are written alike, in lines from that of the name.
 type origins struct {
@@ -19,7 +19,7 @@ type origins struct {
 	tiers     map[string]tierOrigin
 	exempt    map[string]int      // lines by name or pattern
 	entries   []*written          // by the index in limits.Content.Entries
-	overrides map[string]*written // by overrideID
+	overrides map[string]*written // by user
 }
 
 // fileOrigin is a file, and how many lines those before it have: limits.Named numbers the lines of
@@ -42,11 +42,10 @@ type written struct {
 	comment string
 }
 
-// mark is a field that is set, everywhere or at an endpoint.
+// mark is a field that is set.
 type mark struct {
-	path     string // as errors have it, such as requests.GET.minute
-	endpoint string
-	line     int // from that of the entry's name, or dropped
+	path string // as errors have it, such as requests.GET.minute
+	line int    // from that of the entry's name, or dropped
 }
 
 // dropped, in place of a line, is what is said of a field and of those below it in
@@ -108,9 +107,7 @@ func (f *file) replace(at place, n *yaml.Node) {
 }
 
 func (f *file) addMark(at place, line int) {
-	if !f.quiet { // it is noted already
-		f.written.marks = append(f.written.marks, mark{at.field, at.endpoint, line})
-	}
+	f.written.marks = append(f.written.marks, mark{at.field, line})
 }
 
 // record returns the index of an entry that is written as the one that was read last: the same
@@ -136,7 +133,6 @@ func (r *recorder) sharedWritten() *written {
 	key = strconv.AppendQuote(key, r.written.comment)
 	for _, m := range r.written.marks {
 		key = append(append(key, m.path...), 0)
-		key = append(append(key, m.endpoint...), 0)
 		key = binary.AppendVarint(key, int64(m.line))
 	}
 	r.key = key

@@ -26,10 +26,9 @@ type Origin struct {
 	Then    string
 	Expired bool
 
-	// Overrides are those that count for the user, sorted by endpoint: those for
-	// everywhere, and those for the endpoint that was asked about. All other fields
-	// are what the file says, except that Tier is that of the tier which they name.
-	Overrides []limits.Override
+	// Override is what counts for the user, or nil. All other fields are what the file
+	// says, except that Tier is that of the tier which the override names.
+	Override *limits.Override
 
 	FileMode int // the line of the mode of the whole file; 0 when it has none
 
@@ -55,11 +54,10 @@ type FieldOrigin struct {
 	// Name is the field's path, such as "concurrent" or "bandwidth". A request limit
 	// is "requests." and its name ("requests.GET", "requests.GET/minute"), with
 	// "requests.GET.burst" and "requests.GET.mode" beside it; one of costs is "costs.tokens/day".
-	Name     string
-	Line     int    // 0 in OverrideLayer
-	File     string // the limit file, or the one of users_from that has the entry; "" in OverrideLayer
-	Layer    Layer
-	Endpoint bool // for the endpoint that was asked about, not for everywhere
+	Name  string
+	Line  int    // 0 in OverrideLayer
+	File  string // the limit file, or the one of users_from that has the entry; "" in OverrideLayer
+	Layer Layer
 }
 
 // Layer is who sets a field. A higher layer counts over a lower one.

@@ -60,7 +60,7 @@ func TestOrigin(t *testing.T) {
 		{"no name", "", Origin{Tier: 4, Fields: free}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, OriginAt(set, "", tt.user)); diff != "" {
+			if diff := cmp.Diff(tt.want, OriginOf(set, tt.user)); diff != "" {
 				t.Errorf("Origin(%q) (-want +got):\n%s", tt.user, diff)
 			}
 		})
@@ -97,8 +97,7 @@ func TestOriginKnowsEveryLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		set := rapid.SampledFrom(sets).Draw(t, "set")
 		user := rapid.SampledFrom(append(slices.Collect(set.UserNames()), "nobody")).Draw(t, "user")
-		endpoint := rapid.SampledFrom(append(set.Endpoints(), "", limits.All)).Draw(t, "endpoint")
-		l, o := set.User(limits.EndpointKey(endpoint, limits.Key(user))), OriginAt(set, endpoint, user)
+		l, o := set.User(limits.Key(user)), OriginOf(set, user)
 		limited := map[string]bool{
 			"concurrent": l.Concurrent > 0, "bandwidth.down": l.Bandwidth.Down > 0,
 			"bandwidth.up": l.Bandwidth.Up > 0, "bandwidth.default_share": l.Bandwidth.DefaultShare > 0,
@@ -128,7 +127,6 @@ const originMore = `version: 1
 mode: enforce
 default_tier: free
 anonymous_tier: guest
-endpoints: [up, api]
 users_from: users.d/*.yaml
 exempt:
   users:
@@ -142,10 +140,6 @@ tiers:
       GET: {second: 10, burst: 5, minute: 100, mode: dry-run}
       PUT: {hour: 3}
     concurrent: {limit: 5, mode: off}
-    endpoints:
-      up:
-        concurrent: 2
-        requests: {GET: 1}
   guest: {concurrent: 1}
 users:
   alice:
@@ -154,8 +148,6 @@ users:
     then: guest
     mode: enforce
     requests: {GET: {hour: 7}}
-    endpoints:
-      up: {concurrent: 9}
   "team-*": guest
 unreadable: guest
 `
@@ -171,61 +163,33 @@ func TestOriginOfMore(t *testing.T) {
 	own := func(name string, line int) FieldOrigin {
 		return FieldOrigin{Name: name, Line: line, File: main, Layer: EntryLayer}
 	}
-	there := func(f FieldOrigin) FieldOrigin { f.Endpoint = true; return f }
-	free := []FieldOrigin{tier("concurrent", 18), tier("concurrent.mode", 18), tier("mode", 14), tier("requests.GET", 16), tier("requests.GET.burst", 16),
-		tier("requests.GET.mode", 16), tier("requests.GET/minute", 16), tier("requests.PUT/hour", 17)}
+	free := []FieldOrigin{tier("concurrent", 17), tier("concurrent.mode", 17), tier("mode", 13), tier("requests.GET", 15), tier("requests.GET.burst", 15),
+		tier("requests.GET.mode", 15), tier("requests.GET/minute", 15), tier("requests.PUT/hour", 16)}
 	until := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
-	alice := Origin{File: main, User: 25, Tier: 12, Comment: "launch week", Until: until, Then: "guest", FileMode: 2}
+	alice := Origin{File: main, User: 20, Tier: 11, Comment: "launch week", Until: until, Then: "guest", FileMode: 2}
 	aliceHas := func(fields ...FieldOrigin) Origin { o := alice; o.Fields = fields; return o }
 	for _, tt := range []struct {
-		name, endpoint, user string
-		at                   time.Time
-		want                 Origin
+		name, user string
+		at         time.Time
+		want       Origin
 	}{
-		{"nobody", "", "zoe", time.Time{}, Origin{Tier: 12, FileMode: 2, Fields: free}},
-		{"nobody, at an endpoint", "up", "zoe", time.Time{}, Origin{Tier: 12, FileMode: 2,
-			Fields: []FieldOrigin{there(tier("concurrent", 21)), tier("mode", 14), there(tier("requests.GET", 22)), tier("requests.PUT/hour", 17)}}},
-		{"a whole entry hides the tier's", "", "alice", time.Time{}, aliceHas(tier("concurrent", 18), tier("concurrent.mode", 18), own("mode", 29),
-			own("requests.GET/hour", 30), tier("requests.PUT/hour", 17))},
-		{"and that of the tier at the endpoint", "up", "alice", time.Time{}, aliceHas(there(own("concurrent", 32)), own("mode", 29),
-			own("requests.GET/hour", 30), tier("requests.PUT/hour", 17))},
-		{"an endpoint without limits of its own", "api", "alice", time.Time{}, aliceHas(tier("concurrent", 18), tier("concurrent.mode", 18), own("mode", 29),
-			own("requests.GET/hour", 30), tier("requests.PUT/hour", 17))},
-		{"expired", "", "alice", until, Origin{File: main, User: 25, Tier: 23, Comment: "launch week", Until: until, Then: "guest", Expired: true, TierFrom: FromEntry, FileMode: 2,
-			Fields: []FieldOrigin{tier("concurrent", 23)}}},
-		{"by a pattern", "", "team-x", time.Time{}, Origin{File: main, User: 33, Tier: 23, TierFrom: FromEntry, Pattern: "team-*", FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 23)}}},
-		{"in a file of users_from", "", "bob", time.Time{}, Origin{File: further, User: 3, Tier: 12, FileMode: 2, Fields: append(
+		{"nobody", "zoe", time.Time{}, Origin{Tier: 11, FileMode: 2, Fields: free}},
+		{"a whole entry hides the tier's", "alice", time.Time{}, aliceHas(tier("concurrent", 17), tier("concurrent.mode", 17), own("mode", 24),
+			own("requests.GET/hour", 25), tier("requests.PUT/hour", 16))},
+		{"expired", "alice", until, Origin{File: main, User: 20, Tier: 18, Comment: "launch week", Until: until, Then: "guest", Expired: true, TierFrom: FromEntry, FileMode: 2,
+			Fields: []FieldOrigin{tier("concurrent", 18)}}},
+		{"by a pattern", "team-x", time.Time{}, Origin{File: main, User: 26, Tier: 18, TierFrom: FromEntry, Pattern: "team-*", FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 18)}}},
+		{"in a file of users_from", "bob", time.Time{}, Origin{File: further, User: 3, Tier: 11, FileMode: 2, Fields: append(
 			[]FieldOrigin{{Name: "concurrent", Line: 3, File: further, Layer: EntryLayer}}, free[2:]...)}},
-		{"exempt", "", "probe", time.Time{}, Origin{File: main, User: 9, TierFrom: FromExempt, FileMode: 2}},
-		{"exempt by a pattern", "up", "mon-1", time.Time{}, Origin{File: main, User: 10, TierFrom: FromExempt, Pattern: "mon-*", FileMode: 2}},
-		{"an address", "", "10.0.0.1", time.Time{}, Origin{Tier: 23, TierFrom: FromAnonymous, FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 23)}}},
-		{"credentials that cannot be read", "", limits.UnreadableKey, time.Time{}, Origin{Tier: 23, TierFrom: FromUnreadable, FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 23)}}},
+		{"exempt", "probe", time.Time{}, Origin{File: main, User: 8, TierFrom: FromExempt, FileMode: 2}},
+		{"exempt by a pattern", "mon-1", time.Time{}, Origin{File: main, User: 9, TierFrom: FromExempt, Pattern: "mon-*", FileMode: 2}},
+		{"an address", "10.0.0.1", time.Time{}, Origin{Tier: 18, TierFrom: FromAnonymous, FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 18)}}},
+		{"credentials that cannot be read", limits.UnreadableKey, time.Time{}, Origin{Tier: 18, TierFrom: FromUnreadable, FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 18)}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, OriginAt(set.At(tt.at), tt.endpoint, tt.user)); diff != "" {
-				t.Errorf("OriginAt(%q, %q) (-want +got):\n%s", tt.endpoint, tt.user, diff)
+			if diff := cmp.Diff(tt.want, OriginOf(set.At(tt.at), tt.user)); diff != "" {
+				t.Errorf("OriginOf(%q) (-want +got):\n%s", tt.user, diff)
 			}
 		})
-	}
-}
-
-// A field that a user sets everywhere is no later said than one at an endpoint, although it is read
-// again for each endpoint of the tier.
-func TestOriginOfAFieldSetTwice(t *testing.T) {
-	set := mustParse(t, `version: 1
-default_tier: free
-endpoints: [api, up]
-tiers: {free: {endpoints: {up: {concurrent: 2}}}}
-users:
-  alice:
-    concurrent: 5
-    endpoints:
-      api: {concurrent: 9}
-      up: {concurrent: 7}
-`)
-	for endpoint, line := range map[string]int{"": 7, "api": 9, "up": 10} {
-		if f, _ := OriginAt(set, endpoint, "alice").FieldOrigin("concurrent"); f.Line != line || f.Endpoint != (endpoint != "") {
-			t.Errorf("at %q concurrent is set by %+v, want line %d", endpoint, f, line)
-		}
 	}
 }

@@ -11,10 +11,9 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// OriginAt returns where the file sets the limits of a user at an endpoint ("" for everywhere), or at
-// All for those over all endpoints together (see Together). The user is named as in the file, or is
+// OriginOf returns where the file sets the limits of a user, who is named as in the file, or is
 // UnreadableKey.
-func OriginAt(s *limits.Set, endpoint, user string) Origin {
+func OriginOf(s *limits.Set, user string) Origin {
 	key := limits.KeyOf(user)
 	noted, ok := s.Origins().(*origins)
 	if !ok {
@@ -36,8 +35,10 @@ func OriginAt(s *limits.Set, endpoint, user string) Origin {
 	if own != nil {
 		o.setUserEntry(own, s.FromFile(key), s.Time())
 	}
-	o.Overrides = overridesOf(s, endpoint, user)
-	named := o.setFields(noted, own, tier, endpoint)
+	if override, ok := s.OverrideOf(key); ok {
+		o.Override = &override
+	}
+	named := o.setFields(noted, own, tier)
 	switch {
 	// No file can name these requests, so that an entry is none of theirs.
 	case s.UnreadableTier() != "" && key == limits.UnreadableKey:
@@ -81,8 +82,8 @@ func (o *origins) find(line uint32) (file fileOrigin, inFile int) {
 // setUserEntry adds what a user's own entry says besides limits.
 func (o *Origin) setUserEntry(w *written, e *limits.Entry, now time.Time) {
 	o.Comment, o.Then = w.comment, w.then
-	if e.More != nil && e.More.Until != 0 {
-		o.Until = time.Unix(0, e.More.Until).UTC()
+	if e.Until != 0 {
+		o.Until = time.Unix(0, e.Until).UTC()
 		o.Expired = !o.Until.After(now)
 	}
 	// After an entry's end the tier that follows is one that it names.
@@ -91,31 +92,25 @@ func (o *Origin) setUserEntry(w *written, e *limits.Entry, now time.Time) {
 	}
 }
 
-// overridesOf are those in force that count for a user at an endpoint.
-func overridesOf(s *limits.Set, endpoint, user string) []limits.Override {
-	return slices.DeleteFunc(s.Overrides(), func(o limits.Override) bool {
-		return o.User != user || o.Endpoint != "" && o.Endpoint != endpoint
-	})
-}
-
 // setFields sets the fields of all layers, and reports whether an override names a tier.
-func (o *Origin) setFields(noted *origins, own *written, tier, endpoint string) (named bool) {
-	for _, override := range o.Overrides {
-		// Before the layers: what the entry says is left out if an override names a tier.
-		w := noted.overrides[overrideID(override)]
-		named = named || w.tier
+func (o *Origin) setFields(noted *origins, own *written, tier string) (named bool) {
+	// Before the layers: what the entry says is left out if an override names a tier.
+	var override *written
+	if o.Override != nil {
+		override = noted.overrides[o.Override.User]
+		named = override.tier
 	}
 	all := collector{}
 	// The tier is the one that counts now: after an entry's end, that which follows.
 	of := noted.tiers[tier]
 	o.Tier = of.line
-	all.addLayer(of.written, FieldOrigin{File: noted.files[0].name, Line: of.line}, endpoint)
+	all.addLayer(of.written, FieldOrigin{File: noted.files[0].name, Line: of.line})
 	// A tier that an override names takes the place of all that the entry says.
 	if own != nil && !o.Expired && !named {
-		all.addLayer(own, FieldOrigin{File: o.File, Line: o.User, Layer: EntryLayer}, endpoint)
+		all.addLayer(own, FieldOrigin{File: o.File, Line: o.User, Layer: EntryLayer})
 	}
-	for _, override := range o.Overrides {
-		all.addLayer(noted.overrides[overrideID(override)], FieldOrigin{Layer: OverrideLayer}, endpoint)
+	if override != nil {
+		all.addLayer(override, FieldOrigin{Layer: OverrideLayer})
 	}
 	o.Fields = slices.SortedFunc(maps.Values(all), func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
 	return named
@@ -124,21 +119,16 @@ func (o *Origin) setFields(noted *origins, own *written, tier, endpoint string) 
 // collector are fields by name, as one layer after the other sets them.
 type collector map[string]FieldOrigin
 
-// addLayer adds what is written of everywhere and of an endpoint, and drops what that replaces. The
-// origin is that of the layer.
-func (c collector) addLayer(w *written, origin FieldOrigin, endpoint string) {
+// addLayer adds what is written, and drops what that replaces. The origin is that of the layer.
+func (c collector) addLayer(w *written, origin FieldOrigin) {
 	for _, m := range w.marks {
-		switch {
-		// Of what is said of everywhere, only the mode is said of all endpoints together, too.
-		case m.endpoint == "" && endpoint == limits.All && m.path != "mode":
-		case m.endpoint != "" && m.endpoint != endpoint:
-		case m.line == dropped:
+		if m.line == dropped {
 			c.removeField(fieldName(m.path))
-		default:
-			of := origin
-			of.Name, of.Line, of.Endpoint = fieldName(m.path), origin.Line+m.line, m.endpoint != ""
-			c[of.Name] = of
+			continue
 		}
+		of := origin
+		of.Name, of.Line = fieldName(m.path), origin.Line+m.line
+		c[of.Name] = of
 	}
 }
 

@@ -27,24 +27,20 @@ const (
 	maxBy     = 1000 // bytes
 )
 
-// EncodeOverrides is what DecodeOverrides reads: JSON, sorted by user and endpoint,
-// with times in UTC.
+// EncodeOverrides is what DecodeOverrides reads: JSON, sorted by user, with
+// times in UTC.
 func EncodeOverrides(overrides []limits.Override) []byte {
 	list := append([]limits.Override{}, overrides...)
 	for i := range list {
 		// The same overrides must be the same bytes, wherever they were set.
 		list[i].Since, list[i].Until = list[i].Since.UTC(), list[i].Until.UTC()
 	}
-	slices.SortStableFunc(list, compareOverrides)
+	slices.SortStableFunc(list, func(a, b limits.Override) int { return cmp.Compare(a.User, b.User) })
 	data, err := json.Marshal(list)
 	if err != nil {
 		return []byte("[]") // cannot be: what was decoded, or checked, is JSON
 	}
 	return data
-}
-
-func compareOverrides(a, b limits.Override) int {
-	return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.Endpoint, b.Endpoint))
 }
 
 // DecodeOverrides reads them. What they say is for WithOverrides to judge.
@@ -91,11 +87,6 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 		return nil, fmt.Errorf("reason must be 1 to %d printable characters, got %d characters", maxReason, runes)
 	case !utf8.ValidString(o.By) || len(o.By) > maxBy:
 		return nil, fmt.Errorf("by must be UTF-8 text of at most %d bytes", maxBy)
-	// There is one way to write them, in which they stand beside what limits each endpoint.
-	case o.Endpoint == limits.All:
-		return nil, errors.New(`limits over all endpoints together are set everywhere, with {"endpoints": {"*": {"requests": {"GET": 100}}}}`)
-	case o.Endpoint != "" && !endpointForm.MatchString(o.Endpoint):
-		return nil, fmt.Errorf("endpoint %s is no name of one", quote(o.Endpoint))
 	case !orderly(o.Since) || !orderly(o.Until) || o.Until.UnixNano() <= 0:
 		return nil, errors.New("since and until must be times from 1970 to 2200")
 	}
@@ -110,13 +101,7 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 			return nil, fmt.Errorf("limits: %s is for limit files; an override has an end and a reason of its own", key.Value)
 		}
 	}
-	if o.Endpoint == "" {
-		return n, nil
-	}
-	if n.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("limits at %s must be a mapping such as {\"concurrent\": 2}, got %s", quote(o.Endpoint), describe(n))
-	}
-	return mappingNode("endpoints", mappingNode(o.Endpoint, n)), nil
+	return n, nil
 }
 
 // orderly reports whether a time can be written, and compared.

@@ -77,7 +77,7 @@ func bundleWith(files []source, overrides []limits.Override) []byte {
 // none.
 type overrideState struct {
 	overrides []limits.Override     // those that may count
-	nodes     map[string]*yaml.Node // of their limits, by id
+	nodes     map[string]*yaml.Node // of their limits, by user
 	refused   []Refused
 	wanted    map[string]bool // keys of their users
 	bases     map[string]base // of users and patterns that are mappings in the file
@@ -93,8 +93,6 @@ type base struct {
 	then  string // its name
 }
 
-func overrideID(o limits.Override) string { return o.Endpoint + "/" + o.User }
-
 // readOverrides takes the overrides, before anything is read.
 func (f *file) readOverrides(data []byte) {
 	list, err := DecodeOverrides(data)
@@ -106,18 +104,16 @@ func (f *file) readOverrides(data []byte) {
 	for _, o := range list {
 		// Checked again: a bundle comes from Redis, perhaps from a newer build.
 		n, err := checkOverride(o)
-		if err == nil && f.nodes[overrideID(o)] != nil {
+		if err == nil && f.nodes[o.User] != nil {
 			err = errors.New("the user has two overrides")
 		}
 		if err != nil {
 			f.refused = append(f.refused, Refused{o, err})
 			continue
 		}
-		f.nodes[overrideID(o)], f.wanted[limits.Key(o.User)] = n, true
+		f.nodes[o.User], f.wanted[limits.Key(o.User)] = n, true
 		f.overrides = append(f.overrides, o)
 	}
-	// Those of everywhere come before those of an endpoint, which so count over them.
-	slices.SortStableFunc(f.overrides, compareOverrides)
 }
 
 // keepBase keeps what an entry of users is made of, if an override may be over it.
@@ -127,8 +123,8 @@ func (f *file) keepBase(name string, l layer, e limits.Entry) {
 		return
 	}
 	b := base{layer: l}
-	if e.More != nil && e.More.Until != 0 {
-		b.until, b.then = e.More.Until, e.More.Then.Limits.Tier
+	if e.Until != 0 {
+		b.until, b.then = e.Until, e.Then.Limits.Tier
 	}
 	f.bases[limits.Key(name)] = b
 }
@@ -136,26 +132,10 @@ func (f *file) keepBase(name string, l layer, e limits.Entry) {
 // applyOverrides gives users who have overrides an entry each that counts before all else.
 func (f *file) applyOverrides() {
 	f.overridden = map[string]*limits.Entry{}
-	for rest := f.overrides; len(rest) > 0; {
-		n := 1
-		// They are sorted, so that those of one user stand together.
-		for n < len(rest) && rest[n].User == rest[0].User {
-			n++
-		}
-		f.overrideUser(rest[:n])
-		rest = rest[n:]
-	}
-	f.set = f.set.WithOverrides(f.set.Source(), f.inForce, f.overridden)
-}
-
-// overrideUser gives one user the overrides that are valid together with the ones before them.
-func (f *file) overrideUser(overrides []limits.Override) {
-	key := limits.Key(overrides[0].User)
-	fromFile := f.set.FromFile(key)
-	b := f.baseOf(key, fromFile)
-	var good []limits.Override
-	for _, o := range overrides {
-		e, err := f.overriddenEntry(append(slices.Clip(good), o), b, fromFile)
+	for _, o := range f.overrides {
+		key := limits.Key(o.User)
+		fromFile := f.set.FromFile(key)
+		e, err := f.overriddenEntry(o, f.baseOf(key, fromFile), fromFile)
 		if fromFile.Limits.Tier == limits.ExemptTier {
 			err = fmt.Errorf("user %s is exempt by the limit file, so nothing limits this user; an override would have no effect", quote(o.User))
 		}
@@ -163,9 +143,8 @@ func (f *file) overrideUser(overrides []limits.Override) {
 			f.refused = append(f.refused, Refused{o, err})
 			continue
 		}
-		// One after the other: those before count, and one that is not possible with them is refused alone.
-		good = append(good, o)
 		f.overridden[key] = e
+		f.inForce = append(f.inForce, o)
 	}
-	f.inForce = append(f.inForce, good...)
+	f.set = f.set.WithOverrides(f.set.Source(), f.inForce, f.overridden)
 }

@@ -22,23 +22,22 @@ import (
 var overrideEpoch = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // newOverride is an override that ends so long after overrideEpoch.
-func newOverride(user, endpoint, said string, d time.Duration) limits.Override {
-	return limits.Override{User: user, Endpoint: endpoint, Limits: json.RawMessage(said), Reason: "launch", By: "ops", Since: overrideEpoch, Until: overrideEpoch.Add(d)}
+func newOverride(user, said string, d time.Duration) limits.Override {
+	return limits.Override{User: user, Limits: json.RawMessage(said), Reason: "launch", By: "ops", Since: overrideEpoch, Until: overrideEpoch.Add(d)}
 }
 
 const overrideFile = `version: 1
 default_tier: free
 anonymous_tier: guest
-endpoints: [api, up]
 exempt: {users: [probe, "mon-*"]}
 tiers:
-  free: {concurrent: 1, requests: {GET: 10, PUT: 5}, endpoints: {up: {concurrent: 11}}}
+  free: {concurrent: 1, requests: {GET: 10, PUT: 5}}
   guest: {concurrent: 2}
-  pro: {concurrent: 3, jobs: {total: 4, queues: {specview: 2}}, requests: {GET: 100}, bandwidth: {down: 10MiB, default_share: 1MiB}, endpoints: {up: {concurrent: 13, requests: {GET: 130}}}}
+  pro: {concurrent: 3, jobs: {total: 4, queues: {specview: 2}}, requests: {GET: 100}, bandwidth: {down: 10MiB, default_share: 1MiB}}
 users:
   alice: pro
   "team-*": {tier: pro, priority: 7}
-  dora: {concurrent: 4, requests: {GET: 14}, endpoints: {up: {concurrent: 14}}}
+  dora: {concurrent: 4, requests: {GET: 14}}
   ernie: {tier: pro, concurrent: 5, until: 2026-11-20T12:30:00Z, then: free}
 `
 
@@ -50,7 +49,7 @@ func inForce(t interface {
 	t.Helper()
 	out, refused := WithOverrides(set, overrides)
 	for _, r := range refused {
-		t.Fatalf("With(%s at %q: %s) refuses it: %v", r.User, r.Endpoint, r.Limits, r.Why)
+		t.Fatalf("With(%s: %s) refuses it: %v", r.User, r.Limits, r.Why)
 	}
 	return out
 }
@@ -67,35 +66,28 @@ func TestWith(t *testing.T) {
 		at        time.Duration // after overrideEpoch
 		want      string
 	}{
-		{"what is not named stays what the tier gives", []limits.Override{newOverride("alice", "", `{"concurrent":50}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=50 down=10485760"},
-		{"it counts at endpoints too, as in the file", []limits.Override{newOverride("alice", "", `{"concurrent":50}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=50 down=10485760"},
-		{"what is not named stays what the user's own entry gives", []limits.Override{newOverride("dora", "", `{"concurrent":50}`, time.Hour)}, "dora", 0, "free GET=14 PUT=5 concurrent=50"},
-		{"a class leaves the others", []limits.Override{newOverride("dora", "", `{"requests":{"PUT":50}}`, time.Hour)}, "dora", 0, "free GET=14 PUT=50 concurrent=4"},
-		{"a tier replaces all that the file says", []limits.Override{newOverride("dora", "", `{"tier":"pro"}`, time.Hour)}, "@up/dora", 0, "pro GET=130 concurrent=13 down=10485760"},
-		{"the name of a tier alone does so too", []limits.Override{newOverride("dora", "", `"pro"`, time.Hour)}, "dora", 0, "pro GET=100 concurrent=3 down=10485760"},
-		{"until it ends", []limits.Override{newOverride("dora", "", `"pro"`, time.Hour)}, "dora", time.Hour, "free GET=14 PUT=5 concurrent=4"},
-		{"not a moment sooner", []limits.Override{newOverride("dora", "", `"pro"`, time.Hour)}, "dora", time.Hour - 1, "pro GET=100 concurrent=3 down=10485760"},
-		{"nobody else", []limits.Override{newOverride("dora", "", `"pro"`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760"},
-		{"whom a pattern names", []limits.Override{newOverride("team-x", "", `{"concurrent":50}`, time.Hour)}, "team-x", 0, "pro GET=100 concurrent=50 down=10485760 priority=7"},
-		{"others of the pattern", []limits.Override{newOverride("team-x", "", `{"concurrent":50}`, time.Hour)}, "team-y", 0, "pro GET=100 concurrent=3 down=10485760 priority=7"},
-		{"whom nothing names", []limits.Override{newOverride("zoe", "", `{"concurrent":50}`, time.Hour)}, "zoe", 0, "free GET=10 PUT=5 concurrent=50"},
-		{"an address", []limits.Override{newOverride("10.0.0.1", "", `{"requests":{"GET":1}}`, time.Hour)}, "10.0.0.1", 0, "guest GET=1 concurrent=2"},
-		{"a name that is hashed", []limits.Override{newOverride("~odd", "", `{"concurrent":50}`, time.Hour)}, limits.Key("~odd"), 0, "free GET=10 PUT=5 concurrent=50"},
-		{"nothing is limited any more", []limits.Override{newOverride("alice", "", `{"concurrent":"unlimited","requests":"unlimited","bandwidth":"unlimited"}`, time.Hour)}, "alice", 0, "pro"},
-		{"one endpoint alone", []limits.Override{newOverride("alice", "api", `{"concurrent":50}`, time.Hour)}, "@api/alice", 0, "pro GET=100 concurrent=50 down=10485760"},
-		{"and not elsewhere", []limits.Override{newOverride("alice", "api", `{"concurrent":50}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760"},
-		{"nor at another", []limits.Override{newOverride("alice", "api", `{"concurrent":50}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=13 down=10485760"},
-		{"what is set for the endpoint counts there", []limits.Override{newOverride("alice", "", `{"concurrent":50}`, time.Hour), newOverride("alice", "up", `{"concurrent":60}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=60 down=10485760"},
-		{"jobs", []limits.Override{newOverride("alice", "", `{"jobs":9}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760 jobs=9 map[specview:2] priority"},
-		{"jobs of whom nothing names", []limits.Override{newOverride("zoe", "", `{"jobs":{"total":"unlimited","class":"priority"}}`, time.Hour)}, "zoe", 0, "free GET=10 PUT=5 concurrent=1 jobs=0 map[] priority"},
-		{"each ends by itself: first everywhere", []limits.Override{newOverride("alice", "", `{"concurrent":50}`, minute), newOverride("alice", "up", `{"requests":{"GET":60}}`, time.Hour)}, "@up/alice", minute, "pro GET=60 concurrent=13 down=10485760"},
-		{"or first the endpoint", []limits.Override{newOverride("alice", "", `{"concurrent":50}`, time.Hour), newOverride("alice", "up", `{"requests":{"GET":60}}`, minute)}, "@up/alice", minute, "pro GET=130 concurrent=50 down=10485760"},
-		{"over what the file lends until later", []limits.Override{newOverride("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", 0, "pro GET=6 concurrent=5 down=10485760"},
-		{"which goes on when it has ended", []limits.Override{newOverride("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", minute, "pro GET=100 concurrent=5 down=10485760"},
-		{"until it ends", []limits.Override{newOverride("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", 30 * minute, "free GET=10 PUT=5 concurrent=1"},
-		{"over what the file lends until sooner", []limits.Override{newOverride("ernie", "", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", 30*minute - 1, "pro GET=6 concurrent=5 down=10485760"},
-		{"and then over what follows", []limits.Override{newOverride("ernie", "", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", 30 * minute, "free GET=6 PUT=5 concurrent=1"},
-		{"which is left in the end", []limits.Override{newOverride("ernie", "", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", time.Hour, "free GET=10 PUT=5 concurrent=1"},
+		{"what is not named stays what the tier gives", []limits.Override{newOverride("alice", `{"concurrent":50}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=50 down=10485760"},
+		{"what is not named stays what the user's own entry gives", []limits.Override{newOverride("dora", `{"concurrent":50}`, time.Hour)}, "dora", 0, "free GET=14 PUT=5 concurrent=50"},
+		{"a class leaves the others", []limits.Override{newOverride("dora", `{"requests":{"PUT":50}}`, time.Hour)}, "dora", 0, "free GET=14 PUT=50 concurrent=4"},
+		{"a tier replaces all that the file says", []limits.Override{newOverride("dora", `{"tier":"pro"}`, time.Hour)}, "dora", 0, "pro GET=100 concurrent=3 down=10485760"},
+		{"the name of a tier alone does so too", []limits.Override{newOverride("dora", `"pro"`, time.Hour)}, "dora", 0, "pro GET=100 concurrent=3 down=10485760"},
+		{"until it ends", []limits.Override{newOverride("dora", `"pro"`, time.Hour)}, "dora", time.Hour, "free GET=14 PUT=5 concurrent=4"},
+		{"not a moment sooner", []limits.Override{newOverride("dora", `"pro"`, time.Hour)}, "dora", time.Hour - 1, "pro GET=100 concurrent=3 down=10485760"},
+		{"nobody else", []limits.Override{newOverride("dora", `"pro"`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760"},
+		{"whom a pattern names", []limits.Override{newOverride("team-x", `{"concurrent":50}`, time.Hour)}, "team-x", 0, "pro GET=100 concurrent=50 down=10485760 priority=7"},
+		{"others of the pattern", []limits.Override{newOverride("team-x", `{"concurrent":50}`, time.Hour)}, "team-y", 0, "pro GET=100 concurrent=3 down=10485760 priority=7"},
+		{"whom nothing names", []limits.Override{newOverride("zoe", `{"concurrent":50}`, time.Hour)}, "zoe", 0, "free GET=10 PUT=5 concurrent=50"},
+		{"an address", []limits.Override{newOverride("10.0.0.1", `{"requests":{"GET":1}}`, time.Hour)}, "10.0.0.1", 0, "guest GET=1 concurrent=2"},
+		{"a name that is hashed", []limits.Override{newOverride("~odd", `{"concurrent":50}`, time.Hour)}, limits.Key("~odd"), 0, "free GET=10 PUT=5 concurrent=50"},
+		{"nothing is limited any more", []limits.Override{newOverride("alice", `{"concurrent":"unlimited","requests":"unlimited","bandwidth":"unlimited"}`, time.Hour)}, "alice", 0, "pro"},
+		{"jobs", []limits.Override{newOverride("alice", `{"jobs":9}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760 jobs=9 map[specview:2] priority"},
+		{"jobs of whom nothing names", []limits.Override{newOverride("zoe", `{"jobs":{"total":"unlimited","class":"priority"}}`, time.Hour)}, "zoe", 0, "free GET=10 PUT=5 concurrent=1 jobs=0 map[] priority"},
+		{"over what the file lends until later", []limits.Override{newOverride("ernie", `{"requests":{"GET":6}}`, minute)}, "ernie", 0, "pro GET=6 concurrent=5 down=10485760"},
+		{"which goes on when it has ended", []limits.Override{newOverride("ernie", `{"requests":{"GET":6}}`, minute)}, "ernie", minute, "pro GET=100 concurrent=5 down=10485760"},
+		{"until it ends", []limits.Override{newOverride("ernie", `{"requests":{"GET":6}}`, minute)}, "ernie", 30 * minute, "free GET=10 PUT=5 concurrent=1"},
+		{"over what the file lends until sooner", []limits.Override{newOverride("ernie", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", 30*minute - 1, "pro GET=6 concurrent=5 down=10485760"},
+		{"and then over what follows", []limits.Override{newOverride("ernie", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", 30 * minute, "free GET=6 PUT=5 concurrent=1"},
+		{"which is left in the end", []limits.Override{newOverride("ernie", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", time.Hour, "free GET=10 PUT=5 concurrent=1"},
 	} {
 		set := inForce(t, mustParse(t, overrideFile), tt.overrides...)
 		if got := inShort(set.At(overrideEpoch.Add(tt.at)).User(tt.key)); got != tt.want {
@@ -127,7 +119,7 @@ func inShort(l *limits.Limits) string {
 func TestWithRefuses(t *testing.T) {
 	long := strings.Repeat("ü", 201)
 	change := func(f func(*limits.Override)) limits.Override {
-		o := newOverride("alice", "", `{"concurrent":50}`, time.Hour)
+		o := newOverride("alice", `{"concurrent":50}`, time.Hour)
 		f(&o)
 		return o
 	}
@@ -136,36 +128,30 @@ func TestWithRefuses(t *testing.T) {
 		override limits.Override
 		want     string
 	}{
-		{"a value", newOverride("alice", "", `{"concurrent":0}`, time.Hour), "limits: concurrent must be 1 or more, got 0; write unlimited to lift the limit"},
-		{"text for a number", newOverride("alice", "", `{"concurrent":"5"}`, time.Hour), "limits: concurrent must be a number, got text; write 5 without quotes"},
-		{"a fraction", newOverride("alice", "", `{"concurrent":1.5}`, time.Hour), `limits: concurrent must be a whole number in plain digits, or unlimited, got "1.5"`},
-		{"a field", newOverride("alice", "", `{"concurent":5}`, time.Hour), `limits: unknown field "concurent"; did you mean concurrent? (valid: tier, requests, costs, concurrent, bandwidth, over_limit, priority, mode, jobs, endpoints)`},
-		{"a field twice", newOverride("alice", "", `{"concurrent":5,"concurrent":6}`, time.Hour), `limits: "concurrent" is there twice`},
-		{"a tier", newOverride("alice", "", `{"tier":"gold"}`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
-		{"the name of none", newOverride("alice", "", `"gold"`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
-		{"a class", newOverride("alice", "", `{"requests":{"get":5}}`, time.Hour), `limits: requests: unknown class "get"; did you mean GET? (valid: "*", DELETE, GET, HEAD, OPTIONS, OTHER, PATCH, POST, PUT)`},
-		{"an endpoint", newOverride("alice", "", `{"endpoints":{"upp":{"concurrent":5}}}`, time.Hour), `limits: endpoints: unknown endpoint "upp"; did you mean up? (valid: api, up, "*")`},
-		{"the endpoint itself", newOverride("alice", "upp", `{"concurrent":5}`, time.Hour), `limits: endpoints: unknown endpoint "upp"; did you mean up? (valid: api, up, "*")`},
-		{"no endpoint at all", newOverride("alice", "A/b", `{"concurrent":5}`, time.Hour), `endpoint "A/b" is no name of one`},
-		{"jobs at an endpoint", newOverride("alice", "up", `{"jobs":5}`, time.Hour), `limits at up: jobs are counted everywhere, not at endpoints; write jobs beside endpoints`},
-		{"no jobs at all", newOverride("alice", "", `{"jobs":0}`, time.Hour), `limits: jobs must be 1 or more, got 0; write unlimited to lift the limit`},
-		{"a tier at an endpoint", newOverride("alice", "up", `{"tier":"pro"}`, time.Hour), `limits at up: unknown field "tier" (valid: requests, costs, concurrent, bandwidth, over_limit, priority, mode)`},
-		{"no mapping at an endpoint", newOverride("alice", "up", `"pro"`, time.Hour), `limits at "up" must be a mapping such as {"concurrent": 2}, got the text "pro"`},
-		{"a share beyond its limit", newOverride("alice", "", `{"bandwidth":{"down":"1KiB"}}`, time.Hour), "limits: bandwidth.default_share must be at most bandwidth.down, which is 1024 bytes, got 1048576"},
-		{"an end of its own", newOverride("alice", "", `{"concurrent":5,"until":"2026-12-01"}`, time.Hour), "limits: until is for limit files; an override has an end and a reason of its own"},
-		{"nothing", newOverride("alice", "", `{}`, time.Hour), `limits must say something, such as {"concurrent": 10}`},
-		{"null", newOverride("alice", "", `null`, time.Hour), "limits: tier must be the name of a tier, got nothing"},
-		{"a list", newOverride("alice", "", `[1]`, time.Hour), `limits must be a mapping such as {"tier": "pro", "concurrent": 10}, got a list`},
-		{"no JSON", newOverride("alice", "", `{concurrent: 5}`, time.Hour), "limits: invalid character 'c'"},
-		{"more than one", newOverride("alice", "", `{"concurrent":5} 6`, time.Hour), "limits: something follows it"},
-		{"a part of one", newOverride("alice", "", `{"concurrent":5`, time.Hour), "limits: missing, or not complete"},
-		{"too deep", newOverride("alice", "", strings.Repeat(`{"a":`, 20)+"1"+strings.Repeat("}", 20), time.Hour), "limits: nested more than 16 deep"},
-		{"no UTF-8", newOverride("alice", "", "\"\xff\"", time.Hour), "limits: not UTF-8 text"},
-		{"who is exempt", newOverride("probe", "", `{"concurrent":5}`, time.Hour), `user "probe" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
-		{"who is exempt by a pattern", newOverride("mon-1", "up", `{"concurrent":5}`, time.Hour), `user "mon-1" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
-		{"a pattern", newOverride("team-*", "", `{"concurrent":5}`, time.Hour), `user "team-*": a pattern cannot be overridden; name one user`},
-		{"nobody", newOverride("", "", `{"concurrent":5}`, time.Hour), "user must be a name in UTF-8, as in a limit file"},
-		{"a name of other bytes", newOverride("\xff", "", `{"concurrent":5}`, time.Hour), "user must be a name in UTF-8, as in a limit file"},
+		{"a value", newOverride("alice", `{"concurrent":0}`, time.Hour), "limits: concurrent must be 1 or more, got 0; write unlimited to lift the limit"},
+		{"text for a number", newOverride("alice", `{"concurrent":"5"}`, time.Hour), "limits: concurrent must be a number, got text; write 5 without quotes"},
+		{"a fraction", newOverride("alice", `{"concurrent":1.5}`, time.Hour), `limits: concurrent must be a whole number in plain digits, or unlimited, got "1.5"`},
+		{"a field", newOverride("alice", `{"concurent":5}`, time.Hour), `limits: unknown field "concurent"; did you mean concurrent? (valid: tier, requests, costs, concurrent, bandwidth, over_limit, priority, mode, jobs)`},
+		{"a field twice", newOverride("alice", `{"concurrent":5,"concurrent":6}`, time.Hour), `limits: "concurrent" is there twice`},
+		{"a tier", newOverride("alice", `{"tier":"gold"}`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
+		{"the name of none", newOverride("alice", `"gold"`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
+		{"a class", newOverride("alice", `{"requests":{"get":5}}`, time.Hour), `limits: requests: unknown class "get"; did you mean GET? (valid: "*", DELETE, GET, HEAD, OPTIONS, OTHER, PATCH, POST, PUT)`},
+		{"no jobs at all", newOverride("alice", `{"jobs":0}`, time.Hour), `limits: jobs must be 1 or more, got 0; write unlimited to lift the limit`},
+		{"a share beyond its limit", newOverride("alice", `{"bandwidth":{"down":"1KiB"}}`, time.Hour), "limits: bandwidth.default_share must be at most bandwidth.down, which is 1024 bytes, got 1048576"},
+		{"an end of its own", newOverride("alice", `{"concurrent":5,"until":"2026-12-01"}`, time.Hour), "limits: until is for limit files; an override has an end and a reason of its own"},
+		{"nothing", newOverride("alice", `{}`, time.Hour), `limits must say something, such as {"concurrent": 10}`},
+		{"null", newOverride("alice", `null`, time.Hour), "limits: tier must be the name of a tier, got nothing"},
+		{"a list", newOverride("alice", `[1]`, time.Hour), `limits must be a mapping such as {"tier": "pro", "concurrent": 10}, got a list`},
+		{"no JSON", newOverride("alice", `{concurrent: 5}`, time.Hour), "limits: invalid character 'c'"},
+		{"more than one", newOverride("alice", `{"concurrent":5} 6`, time.Hour), "limits: something follows it"},
+		{"a part of one", newOverride("alice", `{"concurrent":5`, time.Hour), "limits: missing, or not complete"},
+		{"too deep", newOverride("alice", strings.Repeat(`{"a":`, 20)+"1"+strings.Repeat("}", 20), time.Hour), "limits: nested more than 16 deep"},
+		{"no UTF-8", newOverride("alice", "\"\xff\"", time.Hour), "limits: not UTF-8 text"},
+		{"who is exempt", newOverride("probe", `{"concurrent":5}`, time.Hour), `user "probe" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
+		{"who is exempt by a pattern", newOverride("mon-1", `{"concurrent":5}`, time.Hour), `user "mon-1" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
+		{"a pattern", newOverride("team-*", `{"concurrent":5}`, time.Hour), `user "team-*": a pattern cannot be overridden; name one user`},
+		{"nobody", newOverride("", `{"concurrent":5}`, time.Hour), "user must be a name in UTF-8, as in a limit file"},
+		{"a name of other bytes", newOverride("\xff", `{"concurrent":5}`, time.Hour), "user must be a name in UTF-8, as in a limit file"},
 		{"no reason", change(func(o *limits.Override) { o.Reason = "" }), "reason must be 1 to 200 printable characters, got 0 characters"},
 		{"a blank one", change(func(o *limits.Override) { o.Reason = " " }), "reason must be 1 to 200 printable characters, got 1 characters"},
 		{"a long one", change(func(o *limits.Override) { o.Reason = long }), "reason must be 1 to 200 printable characters, got 201 characters"},
@@ -178,7 +164,7 @@ func TestWithRefuses(t *testing.T) {
 		if len(refused) != 1 || !strings.HasPrefix(refused[0].Why.Error(), tt.want) || set != plain {
 			t.Errorf("%s: With = %v, %v, want the set as it was and %s", tt.name, set == plain, refused, tt.want)
 		}
-		good := newOverride("dora", "", `{"concurrent":9}`, time.Hour)
+		good := newOverride("dora", `{"concurrent":9}`, time.Hour)
 		set, refused = WithOverrides(plain, []limits.Override{tt.override, good})
 		if len(refused) != 1 || set.Version() != inForce(t, plain, good).Version() {
 			t.Errorf("%s, beside a good one: With = %v, %v, want the good one in force", tt.name, set.Overrides(), refused)
@@ -186,22 +172,9 @@ func TestWithRefuses(t *testing.T) {
 	}
 }
 
-// Of those of one user that are not possible together the earlier ones count.
-func TestWithRefusesTogether(t *testing.T) {
-	everywhere := newOverride("alice", "", `{"bandwidth":{"default_share":"5MiB"}}`, time.Hour)
-	at := newOverride("alice", "up", `{"bandwidth":{"down":"2MiB"}}`, time.Minute)
-	plain := mustParse(t, overrideFile)
-	inForce(t, plain, at)
-	set, refused := WithOverrides(plain, []limits.Override{at, everywhere})
-	want := "limits at up: bandwidth.default_share must be at most bandwidth.down, which is 2097152 bytes, got 5242880"
-	if len(refused) != 1 || refused[0].Why.Error() != want || set.Version() != inForce(t, plain, everywhere).Version() {
-		t.Errorf("With = %v, %v, want %s", set.Overrides(), refused, want)
-	}
-}
-
-// Two of the same user at one endpoint are a mistake of the caller.
+// Two of the same user are a mistake of the caller.
 func TestWithTwice(t *testing.T) {
-	o := newOverride("alice", "up", `{"concurrent":5}`, time.Hour)
+	o := newOverride("alice", `{"concurrent":5}`, time.Hour)
 	set, refused := WithOverrides(mustParse(t, overrideFile), []limits.Override{o, o})
 	if len(refused) != 1 || refused[0].Why.Error() != "the user has two overrides" || len(set.Overrides()) != 1 {
 		t.Errorf("With = %v, %v, want the first one", set.Overrides(), refused)
@@ -212,7 +185,7 @@ func TestWithTwice(t *testing.T) {
 // in force.
 func TestOverridesOfASet(t *testing.T) {
 	plain := mustParse(t, overrideFile)
-	short, long := newOverride("zoe", "", `{"concurrent":5}`, time.Minute), newOverride("alice", "up", `{"concurrent":6}`, time.Hour)
+	short, long := newOverride("zoe", `{"concurrent":5}`, time.Minute), newOverride("alice", `{"concurrent":6}`, time.Hour)
 	set := inForce(t, plain, short, long)
 	if set.UserCount() != plain.UserCount() || set.NamesUser("zoe") || !slices.Equal(slices.Collect(set.UserNames()), slices.Collect(plain.UserNames())) {
 		t.Errorf("users %d, zoe known %v, want those of the file", set.UserCount(), set.NamesUser("zoe"))
@@ -263,7 +236,7 @@ func TestParseOfBadOverrides(t *testing.T) {
 	}
 	many := make([]limits.Override, MaxOverrides+1)
 	for i := range many {
-		many[i] = newOverride(fmt.Sprint(i), "", `"pro"`, time.Hour)
+		many[i] = newOverride(fmt.Sprint(i), `"pro"`, time.Hour)
 	}
 	if _, refused := WithOverrides(mustParse(t, overrideFile), many); len(refused) != len(many) {
 		t.Errorf("With(%d overrides) refuses %d, want all", len(many), len(refused))
@@ -279,36 +252,26 @@ func drawLimits(t *rapid.T) string {
 	if rapid.Bool().Draw(t, "tier") {
 		fields["tier"] = rapid.SampledFrom([]string{"free", "guest", "pro"}).Draw(t, "of")
 	}
-	draw := func(label string) map[string]any {
-		f := map[string]any{}
-		n := rapid.IntRange(1, 1000)
-		for _, field := range []string{"concurrent", "priority"} {
-			if rapid.Bool().Draw(t, label+field) {
-				f[field] = n.Draw(t, field)
-			}
+	n := rapid.IntRange(1, 1000)
+	for _, field := range []string{"concurrent", "priority"} {
+		if rapid.Bool().Draw(t, field) {
+			fields[field] = n.Draw(t, field)
 		}
-		switch rapid.IntRange(0, 2).Draw(t, label+"requests") {
-		case 1:
-			f["requests"] = "unlimited"
-		case 2:
-			f["requests"] = map[string]any{"GET": n.Draw(t, "GET"), "*": map[string]any{"minute": n.Draw(t, "minute")}}
-		}
-		if rapid.Bool().Draw(t, label+"bandwidth") {
-			f["bandwidth"] = map[string]any{"up": fmt.Sprintf("%dMiB", n.Draw(t, "up")), "down": "unlimited"}
-		}
-		return f
 	}
-	for name, v := range draw("") {
-		fields[name] = v
+	switch rapid.IntRange(0, 2).Draw(t, "requests") {
+	case 1:
+		fields["requests"] = "unlimited"
+	case 2:
+		fields["requests"] = map[string]any{"GET": n.Draw(t, "GET"), "*": map[string]any{"minute": n.Draw(t, "minute")}}
+	}
+	if rapid.Bool().Draw(t, "bandwidth") {
+		fields["bandwidth"] = map[string]any{"up": fmt.Sprintf("%dMiB", n.Draw(t, "up")), "down": "unlimited"}
 	}
 	switch rapid.IntRange(0, 2).Draw(t, "jobs") {
 	case 1:
 		fields["jobs"] = rapid.SampledFrom([]any{2, "unlimited"}).Draw(t, "number")
 	case 2:
 		fields["jobs"] = map[string]any{"class": "priority", "queues": map[string]any{"analysis": rapid.IntRange(1, 9).Draw(t, "analysis"), "specview": "unlimited"}}
-	}
-	if rapid.Bool().Draw(t, "endpoint") {
-		fields["endpoints"] = map[string]any{"up": draw("up ")}
 	}
 	if len(fields) == 0 {
 		fields["mode"] = "dry-run"
@@ -329,9 +292,9 @@ func TestWithIsWhatTheFileWouldSay(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(overrideFile), &head); err != nil {
 		t.Fatal(err)
 	}
-	keys := []string{"@nowhere/zoe", limits.ExemptKey, "probe", "team-y", "nobody"}
+	keys := []string{limits.ExemptKey, "probe", "team-y", "nobody"}
 	for _, user := range handUsers {
-		keys = append(keys, limits.Key(user), limits.EndpointKey("up", limits.Key(user)), limits.EndpointKey("api", limits.Key(user)))
+		keys = append(keys, limits.Key(user))
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		users := maps.Clone(head["users"].(map[string]any))
@@ -340,7 +303,7 @@ func TestWithIsWhatTheFileWouldSay(t *testing.T) {
 		for _, user := range rapid.SliceOfNDistinct(rapid.SampledFrom(handUsers), 1, 4, rapid.ID[string]).Draw(t, "users") {
 			d := time.Duration(rapid.IntRange(1, 3600).Draw(t, "seconds")) * time.Second
 			end = max(end, d)
-			o := newOverride(user, "", drawLimits(t), d)
+			o := newOverride(user, drawLimits(t), d)
 			overrides = append(overrides, o)
 			var entry map[string]any
 			if err := json.Unmarshal(o.Limits, &entry); err != nil {
@@ -399,51 +362,45 @@ func merged(entry, over map[string]any) map[string]any {
 
 func TestOriginOfOverrides(t *testing.T) {
 	plain := mustParse(t, overrideFile)
-	whole := newOverride("dora", "", `{"concurrent":50}`, time.Hour)
-	at := newOverride("dora", "up", `{"requests":{"GET":60}}`, time.Minute)
-	tier := newOverride("10.0.0.1", "", `{"tier":"pro","priority":3}`, time.Hour)
-	set := inForce(t, plain, whole, at, tier).At(overrideEpoch)
+	whole := newOverride("dora", `{"concurrent":50}`, time.Hour)
+	tier := newOverride("10.0.0.1", `{"tier":"pro","priority":3}`, time.Hour)
+	set := inForce(t, plain, whole, tier).At(overrideEpoch)
 	fields := func(o Origin) (s []string) {
 		for _, f := range o.Fields {
 			line := fmt.Sprintf("%s %s:%d", f.Name, f.File, f.Line)
 			if f.Layer == OverrideLayer {
 				line = f.Name + " override"
 			}
-			if f.Endpoint {
-				line += " there"
-			}
 			s = append(s, line)
 		}
 		return s
 	}
 	for _, tt := range []struct {
-		name, endpoint, user string
-		at                   time.Duration
-		overrides            []limits.Override
-		line, tier           int
-		fields               []string
+		name, user string
+		at         time.Duration
+		override   *limits.Override
+		line, tier int
+		fields     []string
 	}{
-		{"what is not overridden is the file's", "", "dora", 0, []limits.Override{whole}, 13, 7, []string{"concurrent override", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
-		{"at an endpoint both count", "up", "dora", 0, []limits.Override{whole, at}, 13, 7, []string{"concurrent override", "requests.GET override there", "requests.PUT limits.yaml:7"}},
-		{"until each ends", "up", "dora", time.Minute, []limits.Override{whole}, 13, 7, []string{"concurrent override", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
-		{"and all have", "up", "dora", time.Hour, nil, 13, 7, []string{"concurrent limits.yaml:13 there", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
-		{"another tier", "", "10.0.0.1", 0, []limits.Override{tier}, 0, 9, []string{"bandwidth.default_share limits.yaml:9", "bandwidth.down limits.yaml:9", "concurrent limits.yaml:9", "jobs.queues.specview limits.yaml:9", "jobs.total limits.yaml:9", "priority override", "requests.GET limits.yaml:9"}},
-		{"others have none", "", "alice", 0, nil, 11, 9, []string{"bandwidth.default_share limits.yaml:9", "bandwidth.down limits.yaml:9", "concurrent limits.yaml:9", "jobs.queues.specview limits.yaml:9", "jobs.total limits.yaml:9", "requests.GET limits.yaml:9"}},
+		{"what is not overridden is the file's", "dora", 0, &whole, 12, 6, []string{"concurrent override", "requests.GET limits.yaml:12", "requests.PUT limits.yaml:6"}},
+		{"until it ends", "dora", time.Hour, nil, 12, 6, []string{"concurrent limits.yaml:12", "requests.GET limits.yaml:12", "requests.PUT limits.yaml:6"}},
+		{"another tier", "10.0.0.1", 0, &tier, 0, 8, []string{"bandwidth.default_share limits.yaml:8", "bandwidth.down limits.yaml:8", "concurrent limits.yaml:8", "jobs.queues.specview limits.yaml:8", "jobs.total limits.yaml:8", "priority override", "requests.GET limits.yaml:8"}},
+		{"others have none", "alice", 0, nil, 10, 8, []string{"bandwidth.default_share limits.yaml:8", "bandwidth.down limits.yaml:8", "concurrent limits.yaml:8", "jobs.queues.specview limits.yaml:8", "jobs.total limits.yaml:8", "requests.GET limits.yaml:8"}},
 	} {
-		o := OriginAt(set.At(overrideEpoch.Add(tt.at)), tt.endpoint, tt.user)
+		o := OriginOf(set.At(overrideEpoch.Add(tt.at)), tt.user)
 		if diff := cmp.Diff(tt.fields, fields(o)); diff != "" || o.User != tt.line || o.Tier != tt.tier || o.TierFrom == FromAnonymous {
 			t.Errorf("%s: user line %d, tier %d, anonymous %v, want %d and %d; fields (-want +got):\n%s", tt.name, o.User, o.Tier, o.TierFrom == FromAnonymous, tt.line, tt.tier, diff)
 		}
-		if diff := cmp.Diff(tt.overrides, o.Overrides, cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s: overrides (-want +got):\n%s", tt.name, diff)
+		if diff := cmp.Diff(tt.override, o.Override); diff != "" {
+			t.Errorf("%s: override (-want +got):\n%s", tt.name, diff)
 		}
 	}
 }
 
 // Whatever is kept somewhere: it is refused, or in force as Parse of the source has it.
 func FuzzDecodeOverrides(f *testing.F) {
-	f.Add(EncodeOverrides([]limits.Override{newOverride("alice", "", `{"concurrent":5,"requests":{"GET":{"minute":4,"burst":3}}}`, time.Hour), newOverride("zoe", "up", `{"mode":"off"}`, time.Hour)}))
-	f.Add(EncodeOverrides([]limits.Override{newOverride("ernie", "", `"pro"`, 400*time.Hour), newOverride("a<b>&\u2028", "", `{"tier":"pro"}`, time.Hour)}))
+	f.Add(EncodeOverrides([]limits.Override{newOverride("alice", `{"concurrent":5,"requests":{"GET":{"minute":4,"burst":3}}}`, time.Hour), newOverride("zoe", `{"mode":"off"}`, time.Hour)}))
+	f.Add(EncodeOverrides([]limits.Override{newOverride("ernie", `"pro"`, 400*time.Hour), newOverride("a<b>&\u2028", `{"tier":"pro"}`, time.Hour)}))
 	f.Add([]byte(`[]`))
 	f.Add([]byte(`[{"user":"a","limits":[[[[1e9]]]],"reason":"r","since":"0001-01-01T00:00:00Z","until":"2199-12-31T23:59:59+23:59"}]`))
 	set, err := Parse("f", []byte(overrideFile))

@@ -25,42 +25,28 @@ func (f *file) baseOf(key string, e *limits.Entry) base {
 	return base{layer: f.tiers[e.Limits.Tier]}
 }
 
-// overriddenEntry is a user's entry with overrides: one part for each time in which the
-// same of them count over the same, and at last what the file says.
-func (f *file) overriddenEntry(overrides []limits.Override, b base, fromFile *limits.Entry) (*limits.Entry, error) {
-	var ends []int64
-	for _, o := range overrides {
-		ends = append(ends, o.Until.UnixNano())
-	}
+// overriddenEntry is a user's entry with an override: one part for each time in which the override is
+// over the same, and at last what the file says.
+func (f *file) overriddenEntry(o limits.Override, b base, fromFile *limits.Entry) (*limits.Entry, error) {
+	ends := []int64{o.Until.UnixNano()}
 	// If the file's own end is the last one, the entry that is left has it itself.
-	if b.until != 0 && b.until < slices.Max(ends) {
-		ends = append(ends, b.until)
+	if b.until != 0 && b.until < ends[0] {
+		ends = append([]int64{b.until}, ends...)
 	}
-	// From each end on other overrides count, or other things that the file says: one entry
-	// each, made from the last one back, because an entry has the one that follows it.
-	slices.Sort(ends)
+	// From the file's end on the override is over other limits: one entry each, made from the last one back, because
+	// an entry has the one that follows it.
 	next := fromFile
-	for _, end := range slices.Backward(slices.Compact(ends)) {
+	for _, end := range slices.Backward(ends) {
 		over := b.layer
 		if b.until != 0 && b.until < end {
 			over = f.tiers[b.then]
 		}
-		for _, o := range overrides {
-			// This one has ended by then.
-			if o.Until.UnixNano() < end {
-				continue
-			}
-			var err error
-			if over, err = f.tryOverride(o, over); err != nil {
-				return nil, err
-			}
+		over, err := f.tryOverride(o, over)
+		if err != nil {
+			return nil, err
 		}
 		e := f.entryOf(over)
-		ends := &limits.More{Until: end, Then: next}
-		if e.More != nil {
-			ends.Endpoints = e.More.Endpoints
-		}
-		e.More = ends
+		e.Until, e.Then = end, next
 		next = &e
 	}
 	return next, nil
@@ -73,12 +59,12 @@ func (f *file) tryOverride(o limits.Override, over layer) (layer, error) {
 	file := f.problems
 	f.problems = problems{}
 	defer func() { f.problems = file }()
-	n := f.nodes[overrideID(o)]
+	n := f.nodes[o.User]
 	// Each time it is read, which is the same each time: only the layer below differs.
 	f.beginEntry(n)
 	over = f.readOverride(n, over)
 	if !f.hasErrors() {
-		f.origins.overrides[overrideID(o)] = f.takeWritten()
+		f.origins.overrides[o.User] = f.takeWritten()
 		return over, nil
 	}
 	var all []string
@@ -116,7 +102,7 @@ func OverrideJobs(s *limits.Set, o limits.Override, j limits.Jobs) limits.Jobs {
 	f, d := newFile(s.Name(), nil), draft{jobs: &j, mode: j.Mode}
 	for key, value := range children(n) {
 		if key.Value == "jobs" || key.Value == "mode" {
-			everywhereFields[everywhereFields.indexOf(key.Value)].read(f, &d, place{kind: "limits"}, value)
+			limitFields[limitFields.indexOf(key.Value)].read(f, &d, place{kind: "limits"}, value)
 		}
 	}
 	j = *d.jobs

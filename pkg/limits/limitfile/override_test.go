@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// said is what one mapping of a file says: of a tier, a user, or either at an
-// endpoint. A nil pointer says nothing.
+// said is what one mapping of a file says: of a tier, a user. A nil pointer
+// says nothing.
 type said struct {
 	mode       *limits.Mode
 	get, all   *saidRate
@@ -123,7 +123,7 @@ func shownLimits(l *limits.Limits) string {
 }
 
 // TestOverrides compares what a file comes to with what its parts say, laid over
-// each other: the tier, the tier at the endpoint, the user, the user at the endpoint.
+// each other: the tier and the user.
 func TestOverrides(t *testing.T) {
 	mode := rapid.SampledFrom([]limits.Mode{limits.Enforce, limits.DryRun, limits.Off})
 	limit := rapid.IntRange(0, 3)
@@ -152,10 +152,9 @@ func TestOverrides(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		file := mode.Draw(t, "mode of the file")
-		tier, tierThere := anything.Draw(t, "tier"), anything.Draw(t, "tier at the endpoint")
-		user, userThere := anything.Draw(t, "user"), anything.Draw(t, "user at the endpoint")
-		source := fmt.Sprintf("version: 1\nmode: %v\ndefault_tier: a\nendpoints: [e]\ntiers:\n  a: %s\nusers:\n  u: %s\n  v: %s\n", file,
-			tier.yaml("endpoints: {e: "+tierThere.yaml()+"}"), user.yaml("tier: a", "endpoints: {e: "+userThere.yaml()+"}"), user.yaml())
+		tier, user := anything.Draw(t, "tier"), anything.Draw(t, "user")
+		source := fmt.Sprintf("version: 1\nmode: %v\ndefault_tier: a\ntiers:\n  a: %s\nusers:\n  u: %s\n  v: %s\n", file,
+			tier.yaml(), user.yaml("tier: a"), user.yaml())
 		set, err := Parse("f", []byte(source))
 		if err != nil {
 			t.Fatalf("Parse(%s) = %v", source, err)
@@ -165,12 +164,8 @@ func TestOverrides(t *testing.T) {
 			want said
 		}{
 			{"nobody", tier},
-			{"@e/nobody", tierThere.over(tier)},
 			{"u", user.over(tier)},
-			{"@e/u", userThere.over(user.over(tierThere.over(tier)))},
 			{"v", user.over(tier)},
-			{"@e/v", user.over(tierThere.over(tier))},
-			{"@other/u", user.over(tier)},
 		} {
 			l := set.User(tt.key)
 			if got, want := shownLimits(l), tt.want.limits(file); got != want {

@@ -2,7 +2,7 @@
 //
 // Parse turns a file into a limits.Set, or says everything that is wrong with it, each error
 // with its line, its column and what would be valid. WithOverrides puts in force what an
-// operator set over it, and OriginAt tells which lines
+// operator set over it, and OriginOf tells which lines
 // say what a user may do. Only ReadFiles and Load open files.
 //
 // To read it, begin here: files.go finds the files and bundle.go makes one source of them; yaml.go

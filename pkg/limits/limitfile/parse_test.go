@@ -107,11 +107,11 @@ func TestParseGenerated(t *testing.T) {
 		{"more items than memory is for", head + "users:\n" + strings.Repeat("- a\n", maxParts),
 			"f:1:1: the file has about 8000007 values; at most 8000000 are possible, not counting users in files of users_from whose names end with .txt"},
 		{"alias bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n" + head,
-			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 4 more)\n" +
-				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 4 more)\n" +
-				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 4 more)"},
+			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, classes, exempt, queues, workers, and 3 more)\n" +
+				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, classes, exempt, queues, workers, and 3 more)\n" +
+				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, classes, exempt, queues, workers, and 3 more)"},
 		{"tier name of 101 bytes", "version: 1\ndefault_tier: a\ntiers: {a: {}, " + strings.Repeat("b", 101) + ": {}}",
-			`f:3:16: the tier name "` + strings.Repeat("b", 60) + `"… is not usable; write 1 to 100 bytes without control characters, and no ~ or @ in front`},
+			`f:3:16: the tier name "` + strings.Repeat("b", 60) + `"… is not usable; write 1 to 100 bytes without control characters, and no ~ in front`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Parse("f", []byte(tt.source))
@@ -325,9 +325,6 @@ func FuzzParse(f *testing.F) {
 			if set.User(limits.Key(name)) == nil {
 				t.Fatalf("Parse(%q): user %q has no limits", data, name)
 			}
-			if err := checkTogether(set, limits.Key(name)); err != nil {
-				t.Fatalf("Parse(%q): %v", data, err)
-			}
 		}
 	})
 }
@@ -336,19 +333,13 @@ func FuzzParse(f *testing.F) {
 func print(s *limits.Set) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "version %s, default tier %s\n", s.Version(), s.DefaultTier())
-	together := limitsTogether(s)
-	for _, d := range s.Dedicated() { // which hidden sets do not have
+	for _, d := range s.Dedicated() {
 		fmt.Fprintf(&b, "workers: %+v\n", d)
 	}
-	printRules(&b, s, s.Exempt(), together)
+	printRules(&b, s, s.Exempt())
 	for at := s; ; at = at.At(at.Expires()) {
 		for name := range at.UserNames() {
-			for _, endpoint := range append([]string{""}, at.Endpoints()...) {
-				printLimits(&b, "user", name, endpoint, at.User(limits.EndpointKey(endpoint, limits.Key(name))))
-			}
-			if together {
-				printLimits(&b, "user", name, limits.All, at.User(limits.EndpointKey(limits.All, limits.Key(name))))
-			}
+			printLimits(&b, "user", name, at.User(limits.Key(name)))
 		}
 		if at.Expires().IsZero() {
 			return b.String()
@@ -357,28 +348,13 @@ func print(s *limits.Set) string {
 	}
 }
 
-// limitsTogether reports whether somebody has limits over all endpoints together.
-func limitsTogether(s *limits.Set) bool {
-	for _, name := range s.TierNames() {
-		if l, _ := s.TierAt(limits.All, name); len(slices.Collect(l.Rates())) > 0 || l.LimitsCosts() {
-			return true
-		}
-	}
-	for name := range s.UserNames() {
-		if _, _, ok := s.Together(limits.Key(name)); ok {
-			return true
-		}
-	}
-	return false
-}
-
 // printRules writes what a set says besides its users.
-func printRules(b *strings.Builder, s *limits.Set, exempt limits.Exempt, together bool) {
+func printRules(b *strings.Builder, s *limits.Set, exempt limits.Exempt) {
 	if s.UnreadableTier() != "" {
 		fmt.Fprintf(b, "unreadable tier %q\n", s.UnreadableTier())
 	}
-	if s.Mode() != limits.Enforce || s.AnonymousTier() != "" || len(s.Endpoints()) > 0 {
-		fmt.Fprintf(b, "mode %v, anonymous tier %q, endpoints %q\n", s.Mode(), s.AnonymousTier(), s.Endpoints())
+	if s.Mode() != limits.Enforce || s.AnonymousTier() != "" {
+		fmt.Fprintf(b, "mode %v, anonymous tier %q\n", s.Mode(), s.AnonymousTier())
 	}
 	for _, c := range s.Classes() {
 		fmt.Fprintf(b, "class %s: %+v\n", c.Name, c.Any)
@@ -396,20 +372,12 @@ func printRules(b *strings.Builder, s *limits.Set, exempt limits.Exempt, togethe
 		fmt.Fprintf(b, "exempt: %+v\n", x)
 	}
 	for _, name := range s.TierNames() {
-		for _, endpoint := range append([]string{""}, s.Endpoints()...) {
-			l, _ := s.TierAt(endpoint, name)
-			printLimits(b, "tier", name, endpoint, l)
-		}
-		if l, _ := s.TierAt(limits.All, name); together {
-			printLimits(b, "tier", name, limits.All, l)
-		}
+		l, _ := s.TierLimits(name)
+		printLimits(b, "tier", name, l)
 	}
 }
 
-func printLimits(b *strings.Builder, what, name, endpoint string, l *limits.Limits) {
-	if endpoint != "" {
-		endpoint = " at " + endpoint
-	}
+func printLimits(b *strings.Builder, what, name string, l *limits.Limits) {
 	var also string
 	if l.Bandwidth.DefaultShare != 0 {
 		also += fmt.Sprintf(", default share %d", l.Bandwidth.DefaultShare)
@@ -437,8 +405,8 @@ func printLimits(b *strings.Builder, what, name, endpoint string, l *limits.Limi
 		}
 		rates = append(rates, text+"}")
 	}
-	fmt.Fprintf(b, "%s %q%s: tier %s, concurrent %d, wait %v, priority %d, down %d, up %d%s, requests %v\n",
-		what, name, endpoint, l.Tier, l.Concurrent, l.Wait, l.Priority, l.Bandwidth.Down, l.Bandwidth.Up, also, rates)
+	fmt.Fprintf(b, "%s %q: tier %s, concurrent %d, wait %v, priority %d, down %d, up %d%s, requests %v\n",
+		what, name, l.Tier, l.Concurrent, l.Wait, l.Priority, l.Bandwidth.Down, l.Bandwidth.Up, also, rates)
 }
 
 // golden compares got with the .txt file beside a .yaml file.

@@ -11,7 +11,7 @@ import (
 
 // The fields of a limit file, and of one of its users_from, as errors list them.
 var (
-	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "users_from", "endpoints", "classes", "exempt", "queues", "workers", "failed_auth", "per_address", "costs"}
+	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "users_from", "classes", "exempt", "queues", "workers", "failed_auth", "per_address", "costs"}
 	usersFileFields = []string{"version", "users"}
 )
 
@@ -30,9 +30,8 @@ func (f *file) readRoot(root *yaml.Node) {
 			read(place{field: name}, n)
 		}
 	}
-	// Modes, classes, units, endpoints and services are known before tiers and users name them.
+	// Modes, classes, units and services are known before tiers and users name them.
 	read("mode", f.readFileMode)
-	read("endpoints", f.readEndpoints)
 	read("classes", f.readClasses)
 	read("costs", f.readCostUnits)
 	read("queues", f.readQueues)
@@ -131,7 +130,7 @@ func (f *file) readTiers(n, defaultTier *yaml.Node) {
 		switch {
 		// In the form of names that are their own keys, so that it can be shown and sent as it is.
 		case !limits.IsOwnKey(key.Value):
-			f.errorf(key, "the tier name %s is not usable; write 1 to %d bytes without control characters, and no ~ or @ in front", quote(key.Value), limits.MaxOwnKey)
+			f.errorf(key, "the tier name %s is not usable; write 1 to %d bytes without control characters, and no ~ in front", quote(key.Value), limits.MaxOwnKey)
 		case key.Value == limits.ExemptTier:
 			f.errorf(key, "the tier name exempt is taken: it is the tier of those who are under exempt")
 		default:

@@ -2,8 +2,6 @@ package limitfile
 
 import (
 	"encoding/json"
-	"maps"
-	"slices"
 	"testing"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -19,7 +17,7 @@ import (
 
 // writeSchema returns the JSON Schema (draft 2020-12) of the limit file, for editors
 // and for checks that know JSON Schema only. It accepts every file that Parse
-// accepts. It refuses less: what it cannot see is whether a tier, an endpoint, a unit of
+// accepts. It refuses less: what it cannot see is whether a tier, a unit of
 // cost or an operation class exists, how a number is written (0x10), aliases, tags and names
 // that are there twice, a default_share or a size with a unit or a cost with a suffix that is too large, an estimate that no limit has room for, which headers are about one connection, a
 // regular expression, an address or a day that is none, and what other files say.
@@ -43,7 +41,7 @@ const (
 	sizePattern      = `^[1-9][0-9]*(kB|MB|GB|KiB|MiB|GiB|TiB)?$`
 	failuresPattern  = `^(unlimited|(1000000000|[1-9][0-9]{0,8})/(s|min|hour))$` // up to MaxPerSecond
 	workersPattern   = `^(0|[1-9][0-9]{0,3}|10000)$`
-	tierNamePattern  = `^[^~@\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,99}$`
+	tierNamePattern  = `^[^~\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,99}$`
 
 	// From 1ms to 30000ms, or from 0.001s to 30s.
 	waitPattern = `^(refuse|wait (([1-9][0-9]{0,3}|[12][0-9]{4}|30000)ms` +
@@ -74,8 +72,6 @@ func schemaFile() *schema {
 				},
 				Examples: []any{"users.d/*.yaml", []string{"staff.yaml", "users.d/*.yaml"}},
 			},
-			"endpoints": withWords(listOf(maxEndpoints, &schema{Types: textOrNumber, Pattern: endpointPattern}), "Endpoints",
-				"The names of the frontends that have limits of their own, in which users are counted apart.", []string{"uploads", "api"}),
 			"classes": schemaClasses(),
 			"costs":   schemaCostUnits(),
 			"queues":  schemaQueues(),
@@ -102,7 +98,7 @@ func schemaFile() *schema {
 				Examples: []any{json.RawMessage(`{"requests":100,"concurrent":20}`)},
 			},
 			"tiers": {
-				Title: "Tiers", Description: "Sets of limits, by name: 1 to 100 bytes without control characters, and no ~ or @ in front; but not exempt.",
+				Title: "Tiers", Description: "Sets of limits, by name: 1 to 100 bytes without control characters, and no ~ in front; but not exempt.",
 				Type: "object", MinProperties: jsonschema.Ptr(1), PropertyNames: &schema{Pattern: tierNamePattern}, AdditionalProperties: ref("tier"),
 				Examples: []any{json.RawMessage(`{"free":{"requests":{"GET":100,"*":200},"concurrent":10}}`)},
 			},
@@ -138,14 +134,6 @@ func schemaDefs() map[string]*schema {
 						"then", tierRef("Then", "The tier that the user has from until on.")),
 				},
 			},
-		},
-		"endpoint": {
-			Title: "Endpoint", Description: "The limits of each user at this endpoint, where users are counted apart from elsewhere. A field that is left out is as everywhere.",
-			Type: "object", Properties: limitProperties(), AdditionalProperties: nothing(),
-		},
-		"all_endpoints": {
-			Title: "All endpoints together", Description: "Limits on each user's requests at all endpoints and away from them, taken together, which count beside those at each. Only requests and what they cost can be limited so.",
-			Type: "object", Properties: togetherProperties(), AdditionalProperties: nothing(),
 		},
 		"match": {
 			Title: "Match", Description: "What a request looks like; everything that is given must hold.",
@@ -393,21 +381,15 @@ func serviceNames() *schema {
 
 // tierProperties are the fields that tiers and users share.
 func tierProperties() map[string]*schema {
-	return with(with(with(limitProperties(),
+	return with(with(limitProperties(),
 		"jobs", schemaJobs()),
-		"endpoints", &schema{
-			Title: "Limits at endpoints", Description: `What differs at the endpoints that the file declares; under "*", limits on the requests at all of them and away from them, taken together.`,
-			Type: "object", Properties: map[string]*schema{limits.All: ref("all_endpoints")},
-			PatternProperties: map[string]*schema{endpointPattern: ref("endpoint")}, AdditionalProperties: nothing(),
-			Examples: []any{json.RawMessage(`{"uploads":{"concurrent":2}}`), json.RawMessage(`{"*":{"requests":{"GET":100}}}`)},
-		}),
 		"comment", &schema{
 			Title: "Comment", Description: "For people; sluice explain shows that of a user.",
 			Types: []string{"string", "number", "boolean"}, MaxLength: jsonschema.Ptr(maxComment), Examples: []any{"launch week"},
 		})
 }
 
-// limitProperties are the fields that tiers, users and endpoints share.
+// limitProperties are the fields that tiers and users share but for jobs and comments.
 func limitProperties() map[string]*schema {
 	rates := map[string]*schema{}
 	for _, class := range classes {
@@ -459,13 +441,6 @@ func limitProperties() map[string]*schema {
 			Type: "integer", Minimum: number(-limits.MaxPriority), Maximum: number(limits.MaxPriority), Examples: []any{-10, 100},
 		},
 	}
-}
-
-// togetherProperties are the fields of limits over all endpoints together.
-func togetherProperties() map[string]*schema {
-	properties := limitProperties()
-	maps.DeleteFunc(properties, func(name string, _ *schema) bool { return !slices.Contains(togetherFields.names(), name) })
-	return properties
 }
 
 func rateProperties() map[string]*schema {

@@ -35,17 +35,11 @@ func (all fields[T]) without(names []string) fields[T] {
 
 // readFields reads a mapping of fields into a T. The example shows one in an error.
 func readFields[T any](f *file, to *T, at place, n *yaml.Node, example string, all fields[T]) {
-	readFieldsOr(f, to, at, n, example, all, func(*yaml.Node, *yaml.Node) bool { return false })
-}
-
-// readFieldsOr is readFields for a mapping with fields that are valid elsewhere: refused reports
-// whether it has refused one with better words than those for an unknown name.
-func readFieldsOr[T any](f *file, to *T, at place, n *yaml.Node, example string, all fields[T], refused func(key, value *yaml.Node) bool) {
 	for key, value := range f.eachEntry(n, at, example) {
 		if i := all.indexOf(key.Value); i >= 0 {
 			// In the order of the file: no field depends on one beside it, but for tier, which is looked up before.
 			all[i].read(f, to, at.below(key.Value), value)
-		} else if !refused(key, value) {
+		} else {
 			f.refuseUnknown(key, at, "field", all.names())
 		}
 	}
@@ -58,7 +52,7 @@ type kind[T any] struct {
 	lifts  bool                    // unlimited is valid, and the zero T
 	number bool                    // it must not be in quotes
 	text   bool                    // what YAML reads as a number, as true or as false is not valid
-	silent bool                    // OriginAt does not tell where it is set: it is no limit
+	silent bool                    // OriginOf does not tell where it is set: it is no limit
 }
 
 // read reads a scalar, and leaves what was there if it is not valid.

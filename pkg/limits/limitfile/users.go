@@ -109,10 +109,9 @@ func (f *file) isUsablePattern(n *yaml.Node, where place) bool {
 	switch {
 	case strings.Contains(p, "**"):
 		f.errorf(n, "%s: the pattern %s has ** in it; one * stands for any run of characters", where, quote(p))
-	// Patterns are compared with keys. A key that is a hash tells nothing of its name, and one that begins
-	// with @ has an endpoint in front.
-	case p[0] == '~' || p[0] == '@':
-		f.errorf(n, "%s: the pattern %s matches nobody: a name that begins with %c is known by its hash alone; write the whole name", where, quote(p), p[0])
+	// Patterns are compared with keys. A key that is a hash tells nothing of its name.
+	case p[0] == '~':
+		f.errorf(n, "%s: the pattern %s matches nobody: a name that begins with ~ is known by its hash alone; write the whole name", where, quote(p))
 	case len(literal) > limits.MaxOwnKey:
 		f.errorf(n, "%s: the pattern %s matches nobody: a name of more than %d bytes is known by its hash alone; write the whole name", where, quote(p), limits.MaxOwnKey)
 	case strings.ContainsFunc(literal, isControl):
@@ -182,10 +181,5 @@ func (f *file) readExpiry(to *limits.Entry, e *entry, where place) {
 	if at.IsZero() || f.content.Tiers[after] == nil {
 		return
 	}
-	ends := &limits.More{Until: at.UnixNano(), Then: f.content.Tiers[after]}
-	// The limits at endpoints are in More as well.
-	if to.More != nil {
-		ends.Endpoints = to.More.Endpoints
-	}
-	to.More = ends
+	to.Until, to.Then = at.UnixNano(), f.content.Tiers[after]
 }

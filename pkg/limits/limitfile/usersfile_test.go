@@ -29,7 +29,7 @@ func TestOriginInAFlatFile(t *testing.T) {
 		"team-7": {File: "etc/users.txt", User: 6, Tier: 3, TierFrom: FromEntry, Pattern: "team-*"},
 		"nobody": {Tier: 3},
 	} {
-		got := OriginAt(set, "", user)
+		got := OriginOf(set, user)
 		got.Fields = nil
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("Origin of %s (-want +got):\n%s", user, diff)
@@ -57,7 +57,7 @@ func FuzzFlatFile(f *testing.F) {
 			if got := set.User(limits.Key(l.name)).Tier; got != l.tier {
 				t.Errorf("%q has the tier %q, want %q", l.name, got, l.tier)
 			}
-			if o := OriginAt(set, "", l.name); o.User != l.line {
+			if o := OriginOf(set, l.name); o.User != l.line {
 				t.Errorf("%q is on line %d by its origin, want %d", l.name, o.User, l.line)
 			}
 		}
