@@ -64,7 +64,7 @@ demo: setup build ## show in a minute what limits change, in this terminal
 
 build: ## build the commands into bin/
 	@mkdir -p bin
-	$(GO) build -trimpath -o bin/ ./cmd/... ./bench/cmd/...
+	$(GO) build -trimpath -o bin/ ./cmd/...
 
 test: setup ## what to run before each push: unit tests, real clusters on the installed HAProxy, jobs on PostgreSQL
 	@scripts/setup promtool postgresql

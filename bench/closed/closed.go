@@ -6,7 +6,6 @@ package closed
 import (
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -14,6 +13,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/internal/clock"
 )
 
 // Spec describes a load. Fields without a stated default are required.
@@ -54,50 +56,36 @@ func Run(ctx context.Context, s Spec) Report {
 	r.report.Statuses = make(map[int]int)
 	var clients sync.WaitGroup
 	for i := range s.Clients {
-		clients.Go(func() { r.client(ctx, i) })
+		clients.Go(func() { r.loop(ctx, i) })
 	}
 	clients.Wait()
+	r.client.Close()
 	return r.report
 }
 
 type run struct {
 	Spec
-	end time.Time
+	client load.Client
+	end    time.Time
 
 	mu     sync.Mutex
 	report Report
 }
 
-func (r *run) client(ctx context.Context, i int) {
+func (r *run) loop(ctx context.Context, i int) {
 	random := rand.New(rand.NewPCG(r.Seed, uint64(i)))
-	transport := &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true}
-	defer transport.CloseIdleConnections()
-	pause(ctx, r.Ramp*time.Duration(i)/time.Duration(r.Clients)+time.Duration(random.Int64N(int64(r.Retry))))
-	address := r.Addresses[i%len(r.Addresses)]
+	clock.Sleep(ctx, r.Ramp*time.Duration(i)/time.Duration(r.Clients)+time.Duration(random.Int64N(int64(r.Retry))))
+	call := load.Call{Address: r.Addresses[i%len(r.Addresses)], User: r.User, Group: i}
 	for time.Now().Before(r.end) && ctx.Err() == nil {
-		status, err := r.request(ctx, transport, address, r.Work(random))
-		r.note(status, err)
-		if status == http.StatusOK {
-			pause(ctx, r.Think)
+		call.Path = fmt.Sprintf("/sleep/%d", r.Work(random).Milliseconds())
+		answer, err := r.client.Do(ctx, call)
+		r.note(answer.Status, err)
+		if answer.Status == http.StatusOK {
+			clock.Sleep(ctx, r.Think)
 		} else {
-			pause(ctx, r.Retry)
+			clock.Sleep(ctx, r.Retry)
 		}
 	}
-}
-
-func (r *run) request(ctx context.Context, t *http.Transport, address string, work time.Duration) (int, error) {
-	req, err := http.NewRequestWithContext(ctx, "GET", fmt.Sprintf("http://%s/sleep/%d", address, work.Milliseconds()), nil)
-	if err != nil {
-		return 0, err
-	}
-	req.Header["X-User"] = []string{r.User}
-	res, err := t.RoundTrip(req)
-	if err != nil {
-		return 0, err
-	}
-	defer res.Body.Close()
-	_, err = io.Copy(io.Discard, res.Body)
-	return res.StatusCode, err
 }
 
 func (r *run) note(status int, err error) {
@@ -112,28 +100,12 @@ func (r *run) note(status int, err error) {
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-// Origin answers /sleep/MS after so many milliseconds, and counts what runs.
+// Origin answers /sleep/MS after so many milliseconds, and records what runs.
 type Origin struct {
 	limit int
 
 	mu     sync.Mutex
 	active int
-	most   int
-	since  time.Time // the mean is of the time from here on
-	at     time.Time
-	area   time.Duration // active × time
-	freed  time.Time     // when active fell below the limit; zero if it was not at it
-	gaps   []time.Duration
 	points []Point
 }
 
@@ -145,13 +117,6 @@ type Point struct {
 
 // maxPoints bounds the memory of a run that is never read.
 const maxPoints = 1_000_000
-
-// Points returns the changes since Begin, or the first million of them.
-func (o *Origin) Points() []Point {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return append([]Point(nil), o.points...)
-}
 
 // NewOrigin returns an origin for one user with a limit.
 func NewOrigin(limit int) *Origin { return &Origin{limit: limit} }
@@ -172,37 +137,29 @@ func (o *Origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "want /sleep/MS", http.StatusBadRequest)
 		return
 	}
-	pause(r.Context(), time.Duration(ms)*time.Millisecond)
+	clock.Sleep(r.Context(), time.Duration(ms)*time.Millisecond)
 }
 
 func (o *Origin) change(by int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now := time.Now() // under the lock: points are in order
-	if !o.since.IsZero() {
-		o.area += time.Duration(o.active) * now.Sub(o.at)
-	}
-	o.at = now
-	switch {
-	case by < 0 && o.active == o.limit:
-		o.freed = now
-	case by > 0 && !o.freed.IsZero():
-		o.gaps = append(o.gaps, now.Sub(o.freed))
-		o.freed = time.Time{}
-	}
-	o.active += by
-	o.most = max(o.most, o.active)
-	if len(o.points) < maxPoints {
-		o.points = append(o.points, Point{now, o.active})
+	if o.active += by; len(o.points) < maxPoints {
+		o.points = append(o.points, Point{time.Now(), o.active}) // under the lock: points are in order
 	}
 }
 
-// Begin forgets what was, but for what runs.
+// Begin forgets what was, except for what runs.
 func (o *Origin) Begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.since = time.Now()
-	o.at, o.area, o.most, o.gaps, o.freed, o.points = o.since, 0, o.active, nil, time.Time{}, nil
+	o.points = []Point{{time.Now(), o.active}}
+}
+
+// Points returns the changes since Begin, or the first million of them.
+func (o *Origin) Points() []Point {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return append([]Point(nil), o.points...)
 }
 
 // Counts are an origin's since Begin.
@@ -216,13 +173,29 @@ type Counts struct {
 }
 
 // Counts returns the counts since Begin.
-func (o *Origin) Counts() Counts {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	now := time.Now()
-	c := Counts{Active: o.active, Most: o.most, Gaps: append([]time.Duration(nil), o.gaps...)}
-	if span := now.Sub(o.since); !o.since.IsZero() && span > 0 {
-		c.Mean = float64(o.area+time.Duration(o.active)*now.Sub(o.at)) / float64(span)
+func (o *Origin) Counts() (c Counts) {
+	now, points := time.Now(), o.Points()
+	if len(points) == 0 {
+		return c
+	}
+	var area time.Duration // requests × time
+	var freed time.Time    // since when fewer run than the limit
+	for i, p := range points {
+		end := now
+		if i+1 < len(points) {
+			end = points[i+1].At
+		}
+		area += time.Duration(p.Active) * end.Sub(p.At)
+		c.Most, c.Active = max(c.Most, p.Active), p.Active
+		switch {
+		case i > 0 && p.Active == o.limit-1 && points[i-1].Active == o.limit:
+			freed = p.At
+		case i > 0 && p.Active > points[i-1].Active && !freed.IsZero():
+			c.Gaps, freed = append(c.Gaps, p.At.Sub(freed)), time.Time{}
+		}
+	}
+	if span := now.Sub(points[0].At); span > 0 {
+		c.Mean = float64(area) / float64(span)
 	}
 	return c
 }

@@ -36,8 +36,8 @@ func TestRun(t *testing.T) {
 			t.Errorf("counts = %+v, want 3 at most, none left, a mean up to 3", c)
 		}
 		points := o.Points()
-		if len(points) != 2*r.Statuses[200] {
-			t.Errorf("%d points of %d requests, want two each", len(points), r.Statuses[200])
+		if len(points) != 1+2*r.Statuses[200] {
+			t.Errorf("%d points of %d requests, want two each and the beginning", len(points), r.Statuses[200])
 		}
 		for i, p := range points {
 			if p.Active < 0 || p.Active > 3 || i > 0 && p.At.Before(points[i-1].At) {
@@ -49,7 +49,7 @@ func TestRun(t *testing.T) {
 		}
 		return nil
 	})
-	if o.Begin(); o.Counts().Most != 0 || len(o.Points()) != 0 {
+	if o.Begin(); o.Counts().Most != 0 || len(o.Points()) != 1 {
 		t.Errorf("after Begin: %+v", o.Counts())
 	}
 }

@@ -69,7 +69,7 @@ func (c *Client) Do(ctx context.Context, call Call) (a Answer, err error) {
 	}
 	defer res.Body.Close()
 	a.Status, a.Reason = res.StatusCode, res.Header.Get("Sluice-Reason")
-	buffer := buffers.Get().(*[32 << 10]byte)
+	buffer := buffers.Get().(*[64 << 10]byte)
 	defer buffers.Put(buffer)
 	for {
 		n, err := res.Body.Read(buffer[:])
@@ -86,7 +86,7 @@ func (c *Client) Do(ctx context.Context, call Call) (a Answer, err error) {
 	}
 }
 
-var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
 func (c *Client) transport(call Call) *http.Transport {
 	key := fmt.Sprint(call.Connection, call.Group, call.Address)

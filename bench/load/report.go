@@ -59,35 +59,12 @@ func (r *Report) Statuses() map[int]int {
 	return n
 }
 
-// ReasonCounts counts the answers by the value of Sluice-Reason, where there is one.
-func (r *Report) ReasonCounts() map[string]int {
-	n := make(map[string]int)
-	for _, res := range r.Results {
-		if res.Reason != 0 {
-			n[r.Reasons[res.Reason]]++
-		}
-	}
-	return n
-}
-
 // Failures counts the requests without a complete answer by the failure.
 func (r *Report) Failures() map[Failure]int {
 	n := make(map[Failure]int)
 	for _, res := range r.Results {
 		if res.Failure != Answered {
 			n[res.Failure]++
-		}
-	}
-	return n
-}
-
-// Late counts the requests that were sent more than so much later than they
-// were due. Those not sent at all are in Failures.
-func (r *Report) Late(than time.Duration) int {
-	n := 0
-	for _, res := range r.Results {
-		if res.Sent-res.Scheduled > int64(than) {
-			n++
 		}
 	}
 	return n
@@ -107,12 +84,6 @@ func (r *Report) Latency() Distribution {
 // server when all is well, and less when it is not.
 func (r *Report) Service() Distribution {
 	return r.times(func(res Result) int64 { return res.Received - res.Sent })
-}
-
-// Lag is how much later than due the requests were sent: what the sender, or a
-// lack of connections, adds to Latency.
-func (r *Report) Lag() Distribution {
-	return r.times(func(res Result) int64 { return res.Sent - res.Scheduled })
 }
 
 func (r *Report) times(of func(Result) int64) Distribution {

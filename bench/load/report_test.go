@@ -37,23 +37,14 @@ func TestReport(t *testing.T) {
 	if diff := cmp.Diff(map[int]int{200: 2, 429: 1, 503: 2}, r.Statuses()); diff != "" {
 		t.Errorf("Statuses (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]int{"request-rate": 2}, r.ReasonCounts()); diff != "" {
-		t.Errorf("ReasonCounts (-want +got):\n%s", diff)
-	}
 	if diff := cmp.Diff(map[Failure]int{Closed: 1, TimedOut: 1, Dropped: 1}, r.Failures()); diff != "" {
 		t.Errorf("Failures (-want +got):\n%s", diff)
-	}
-	if early, late := r.Late(100*ms), r.Late(99*ms); early != 0 || late != 1 {
-		t.Errorf("Late(100ms), Late(99ms) = %d, %d; want 0, 1", early, late)
 	}
 	if diff := cmp.Diff(Distribution{ms, ms, 3 * ms, 200 * ms}, r.Latency()); diff != "" {
 		t.Errorf("Latency (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(Distribution{ms, ms, 3 * ms, 100 * ms}, r.Service()); diff != "" {
 		t.Errorf("Service (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(Distribution{0, 0, 0, 100 * ms}, r.Lag()); diff != "" {
-		t.Errorf("Lag (-want +got):\n%s", diff)
 	}
 }
 

@@ -36,17 +36,6 @@ func Poisson(rate float64, total time.Duration, rng *rand.Rand) []time.Duration 
 	}
 }
 
-// Burst returns arrivals that come all at once, every so often.
-func Burst(every time.Duration) Arrivals {
-	return func(rate float64, total time.Duration, rng *rand.Rand) []time.Duration {
-		times := Uniform(rate, total, rng)
-		for i := range times {
-			times[i] -= times[i] % max(every, 1)
-		}
-		return times
-	}
-}
-
 // A Weight is a target's part of the load at a time since the start of a run,
 // relative to the other targets' weights then. Negative weights count as zero.
 // While all are zero every target gets the same.

@@ -6,7 +6,6 @@ package transfer
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-qos/sluice/bench/load"
 	"github.com/sluice-qos/sluice/internal/clock"
 )
 
@@ -33,9 +33,8 @@ type Stream struct {
 
 // Report is what arrived.
 type Report struct {
-	Bytes  [][]int64       // by stream and Step
-	Still  []time.Duration // by Step: for how much of it this process did not run
-	Errors []string        // of streams that failed or were refused
+	Bytes  [][]int64 // by stream and Step
+	Errors []string  // of streams that failed or were refused
 }
 
 // Origin serves GET /endless and takes PUT /sink?stream=N.
@@ -114,10 +113,8 @@ func Run(ctx context.Context, o *Origin, streams []Stream, d time.Duration) Repo
 		mu       sync.Mutex
 		report   Report
 		counters = make([]*counter, len(streams))
-		clients  = make(map[string]*http.Transport)
-		still    = make([]time.Duration, int(d/Step))
+		client   load.Client
 	)
-	wg.Go(func() { watch(ctx, start, still) })
 	for i, s := range streams {
 		c := &counter{start: start, steps: make([]atomic.Int64, int(d/Step)+1)}
 		counters[i] = c
@@ -125,7 +122,10 @@ func Run(ctx context.Context, o *Origin, streams []Stream, d time.Duration) Repo
 		o.mu.Lock()
 		o.counters[id] = c
 		o.mu.Unlock()
-		t := transport(clients, s, i)
+		call := load.Call{Address: s.Address, User: s.User, Path: "/endless", Received: c.add, Group: i}
+		if s.H2 {
+			call.Connection, call.Group = load.HTTP2, s.Group
+		}
 		wg.Go(func() {
 			if !clock.Sleep(ctx, s.Begin) {
 				return
@@ -136,7 +136,14 @@ func Run(ctx context.Context, o *Origin, streams []Stream, d time.Duration) Repo
 				ctx, cancel = context.WithDeadline(ctx, start.Add(s.End))
 				defer cancel()
 			}
-			if err := s.run(ctx, t, id, c); err != nil && ctx.Err() == nil {
+			if s.Up {
+				call.Method, call.Path, call.Body, call.Received = "PUT", "/sink?stream="+id, endless{ctx}, nil
+			}
+			answer, err := client.Do(ctx, call)
+			if err == nil && answer.Status != http.StatusOK {
+				err = fmt.Errorf("%s %s: %d", s.User, call.Path, answer.Status)
+			}
+			if err != nil && ctx.Err() == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				report.Errors = append(report.Errors, err.Error())
@@ -144,10 +151,7 @@ func Run(ctx context.Context, o *Origin, streams []Stream, d time.Duration) Repo
 		})
 	}
 	wg.Wait()
-	report.Still = still
-	for _, t := range clients {
-		t.CloseIdleConnections()
-	}
+	client.Close()
 	for _, c := range counters {
 		steps := make([]int64, int(d/Step))
 		for i := range steps {
@@ -156,53 +160,6 @@ func Run(ctx context.Context, o *Origin, streams []Stream, d time.Duration) Repo
 		report.Bytes = append(report.Bytes, steps)
 	}
 	return report
-}
-
-func transport(clients map[string]*http.Transport, s Stream, i int) *http.Transport {
-	key := fmt.Sprint("1 ", i)
-	if s.H2 {
-		key = fmt.Sprint("2 ", s.Address, " ", s.Group)
-	}
-	if t := clients[key]; t != nil {
-		return t
-	}
-	t := &http.Transport{DisableCompression: true, WriteBufferSize: 64 << 10, ReadBufferSize: 64 << 10}
-	if s.H2 {
-		t.Protocols = new(http.Protocols)
-		t.Protocols.SetUnencryptedHTTP2(true)
-	}
-	clients[key] = t
-	return t
-}
-
-func (s Stream) run(ctx context.Context, t *http.Transport, id string, c *counter) error {
-	method, url, body := "GET", "http://"+s.Address+"/endless", io.Reader(nil)
-	if s.Up {
-		method, url, body = "PUT", "http://"+s.Address+"/sink?stream="+id, endless{ctx}
-	}
-	req, err := http.NewRequestWithContext(ctx, method, url, body)
-	if err != nil {
-		return err
-	}
-	req.Header["X-User"] = []string{s.User}
-	res, err := t.RoundTrip(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s %s: %s", method, url, res.Status)
-	}
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := res.Body.Read(buf)
-		if !s.Up {
-			c.add(n)
-		}
-		if err != nil {
-			return err
-		}
-	}
 }
 
 // endless is a body that lasts as long as its context.
@@ -215,38 +172,9 @@ func (e endless) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// watch adds up for how much of each step this process does not run: a machine whose host
-// takes the processors away moves nothing meanwhile, whatever the limits.
-func watch(ctx context.Context, start time.Time, steps []time.Duration) {
-	const nap = 10 * time.Millisecond
-	for ctx.Err() == nil {
-		due := time.Since(start) + nap
-		time.Sleep(nap)
-		if now := time.Since(start); now-due > nap { // less is no more than a busy scheduler
-			spread(steps, due, now)
-		}
-	}
-}
-
-// spread adds a span of time to the steps it covers.
-func spread(steps []time.Duration, from, to time.Duration) {
-	for i := range steps {
-		begin := time.Duration(i) * Step
-		steps[i] += max(0, min(to, begin+Step)-max(from, begin))
-	}
-}
-
 // Of is the report of some of the streams.
 func (r Report) Of(from, to int) Report {
-	return Report{Bytes: r.Bytes[from:to], Still: r.Still, Errors: r.Errors}
-}
-
-// StillFor is for how long this process did not run between two instants of the run.
-func (r Report) StillFor(from, to time.Duration) (sum time.Duration) {
-	for _, d := range r.Still[from/Step : to/Step] {
-		sum += d
-	}
-	return sum
+	return Report{Bytes: r.Bytes[from:to], Errors: r.Errors}
 }
 
 // Rate is the bytes per second of all streams between two instants of the run.

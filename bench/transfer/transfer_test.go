@@ -70,26 +70,3 @@ func TestRun(t *testing.T) {
 		return nil
 	})
 }
-
-// The time in which the load stood still is told by steps, and not lost between them.
-func TestStillFor(t *testing.T) {
-	r := Report{Still: make([]time.Duration, 10)}
-	for _, stall := range []struct{ from, to time.Duration }{
-		{120 * time.Millisecond, 140 * time.Millisecond},
-		{180 * time.Millisecond, 310 * time.Millisecond},
-		{950 * time.Millisecond, 2 * time.Second}, // beyond the end
-	} {
-		spread(r.Still, stall.from, stall.to)
-	}
-	for _, tt := range []struct{ from, to, want time.Duration }{
-		{0, 100 * time.Millisecond, 0},
-		{100 * time.Millisecond, 200 * time.Millisecond, 40 * time.Millisecond},
-		{200 * time.Millisecond, 300 * time.Millisecond, 100 * time.Millisecond},
-		{300 * time.Millisecond, 900 * time.Millisecond, 10 * time.Millisecond},
-		{0, time.Second, 200 * time.Millisecond},
-	} {
-		if got := r.StillFor(tt.from, tt.to); got != tt.want {
-			t.Errorf("StillFor(%v, %v) = %v, want %v", tt.from, tt.to, got, tt.want)
-		}
-	}
-}
