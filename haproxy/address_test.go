@@ -370,7 +370,7 @@ func TestConcurrentRequestsOfAnAddress(t *testing.T) {
 }
 
 // manyOfAnAddress has limits that no test reaches.
-var manyOfAnAddress = setup{Config: Config{Identify: "header:X-User", Threads: 4, Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond}}}
+var manyOfAnAddress = setup{Config: Config{Identify: "header:X-User", Threads: 4, Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond}}, edit: telling}
 
 // oneOfAnAddress lets one request of an address be in progress, and remembers ten addresses.
 var oneOfAnAddress = setup{

@@ -617,9 +617,7 @@ func TestSharesOfCreditEnd(t *testing.T) {
 	if e := r.entry(t, alice.name); e["gpt24"] != 1000 || e["gpt25"] != 100 {
 		t.Errorf("entry %v, want shares of 1000 and 100", e)
 	}
-	if out := r.runtime(t, "set table sluice_credit key "+alice.name+" data.gpt 0"); out != "" {
-		t.Fatal(out)
-	}
+	r.set(t, "sluice_credit", alice.name, "data.gpt 0")
 	r.lend(t, alice.name, credit(unlimited, nil))
 	if e := r.entry(t, alice.name); e["gpt24"] != 0 || e["gpt25"] != 0 {
 		t.Errorf("entry %v, want no shares", e)

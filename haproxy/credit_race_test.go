@@ -14,20 +14,38 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-// pausing has requests with a field X-Pause wait for their body above a line of
-// haproxy.cfg, so that a test can act between two rules.
-func pausing(line string) func(cfg string) string {
-	return func(cfg string) string {
-		return strings.Replace(cfg, line, "    http-request wait-for-body time 20s if { req.hdr(x-pause) -m found }\n"+line, 1)
-	}
+// Where requests with a field X-Pause wait for their body, so that a test can act between two rules: above these lines of haproxy.cfg.
+var pauses = map[string]string{
+	"before-the-key": "    # One user, one key, whatever the bytes",
+	"with-a-ticket":  "    # Is it still the same credit?",
+	"renewed":        "    # renewed tickets: end\n",
+	"before-writing": "    # new tickets: begin\n",
+	"written":        "    # new tickets: end\n",
 }
 
-// paused begins a request of alice that waits where its rig pauses, and returns what lets it go on.
-func (r *rig) paused(t *testing.T) (goOn func() answer) {
+// takesTheLock are the rules in which a request that renews takes the lock, on the short way ("begins") and on the long one ("lock"). There a thread stands
+// still between what the rule asks and what it does. The answer says in X-Asked if it went on, and standsStill when it has asked.
+var takesTheLock = regexp.MustCompile(`(?m)^    http-request set-var\(txn\.sluice_(begins|lock)\) sc_inc_gpc\(0,0\) if (.*)$`)
+
+func withPauses(cfg string) string {
+	for place, line := range pauses {
+		cfg = strings.Replace(cfg, line, "    http-request wait-for-body time 20s if { req.hdr(x-pause) "+place+" }\n"+line, 1)
+	}
+	cfg = strings.Replace(cfg, "\nglobal\n", "\nglobal\n    set-var proc.test_asked bool(false)\n", 1)
+	cfg = takesTheLock.ReplaceAllString(cfg, "    http-request set-var(txn.test_$1) bool(true) if $2\n"+
+		"    http-request set-var(proc.test_asked) bool(true) if { req.hdr(x-pause) $1 }\n"+
+		"    http-request wait-for-body time 20s if { req.hdr(x-pause) $1 }\n"+
+		"    http-request set-var(txn.sluice_$1) sc_inc_gpc(0,0) if { var(txn.test_$1) -m found }")
+	return strings.Replace(cfg, "    # Sluice-* headers are for answers.", "    http-request set-var(proc.test_asked) bool(false) if { req.hdr(x-pause) -m found }\n"+
+		"    http-response set-header X-Asked %[var(txn.test_begins)]%[var(txn.test_lock)]\n    # Sluice-* headers are for answers.", 1)
+}
+
+// paused begins a request of alice that waits at a place, and returns what lets it go on.
+func (r *rig) paused(t *testing.T, place string) (goOn func() answer) {
 	t.Helper()
 	conn := dial(t, "tcp", r.addr)
 	t.Cleanup(func() { conn.Close() })
-	if _, err := io.WriteString(conn, httpRequest("PUT", "/", "X-User: alice", "X-Pause: 1", "Content-Length: 1")); err != nil {
+	if _, err := io.WriteString(conn, httpRequest("PUT", "/", "X-User: alice", "X-Pause: "+place, "Content-Length: 1")); err != nil {
 		t.Fatal(err)
 	}
 	return func() answer {
@@ -43,29 +61,30 @@ func (r *rig) paused(t *testing.T) (goOn func() answer) {
 	}
 }
 
+// awaitEntry waits until alice's entry is as wanted.
+func (r *rig) awaitEntry(t *testing.T, what string, wanted func(e map[string]int) bool) {
+	t.Helper()
+	proctest.Eventually(t, what, func() error {
+		if e := r.entry(t, "alice"); !wanted(e) {
+			return fmt.Errorf("entry %v", e)
+		}
+		return nil
+	})
+}
+
 // A request that has a ticket when its credit is withdrawn is not admitted, for the agent
 // may have read the count before; not even if there is credit again by then.
 func TestCreditWithdrawnBehindATicket(t *testing.T) {
-	t.Parallel()
 	for _, again := range []bool{false, true} {
 		t.Run(fmt.Sprintf("given again %t", again), func(t *testing.T) {
-			t.Parallel()
-			// With an access log there is no short way, whose rules cannot be paused.
-			r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}, edit: pausing("    # Is it still the same credit?")})
+			r := shared(t, singleLogging) // the rules of the short way cannot be paused
 			r.teachRow(t, generation, 0, 0)
 			r.lend(t, "alice", credit(unlimited, nil))
 			r.native(t, httpGET("/", "X-User: alice"))
 			drawn := r.entry(t, "alice")["gpc1"]
-			goOn := r.paused(t)
-			proctest.Eventually(t, "a ticket is drawn", func() error {
-				if got := r.entry(t, "alice")["gpc1"]; got != drawn+1 {
-					return fmt.Errorf("%d tickets, want %d", got, drawn+1)
-				}
-				return nil
-			})
-			if out := r.runtime(t, "set table sluice_credit key alice data.gpt 0"); out != "" {
-				t.Fatal(out)
-			}
+			goOn := r.paused(t, "with-a-ticket")
+			r.awaitEntry(t, "a ticket is drawn", func(e map[string]int) bool { return e["gpc1"] == drawn+1 })
+			r.set(t, "sluice_credit", "alice", "data.gpt 0")
 			if again {
 				r.lend(t, "alice", credit(unlimited, nil))
 			}
@@ -83,28 +102,16 @@ func TestCreditWithdrawnBehindATicket(t *testing.T) {
 // A request whose tickets are renewed by another one before it is through has used up its user's credit, as far as anybody
 // can tell while the agent is down. What the row grants to users without credit is not for it.
 func TestCreditWithoutAgentBehindATicket(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}, edit: pausing("    # Is it still the same credit?")})
+	r := shared(t, singleLogging)
 	r.teachRow(t, generation, 1000, 0)
 	r.lend(t, "alice", credit(unlimited, nil))
 	r.native(t, httpGET("/", "X-User: alice"))
 	r.down(t)
 	drawn := r.entry(t, "alice")["gpc4"]
-	goOn := r.paused(t)
-	proctest.Eventually(t, "a ticket is drawn", func() error {
-		if got := r.entry(t, "alice")["gpc4"]; got != drawn+1 {
-			return fmt.Errorf("%d tickets for PUT, want %d", got, drawn+1)
-		}
-		return nil
-	})
+	goOn := r.paused(t, "with-a-ticket")
+	r.awaitEntry(t, "a ticket for PUT is drawn", func(e map[string]int) bool { return e["gpc4"] == drawn+1 })
 	end := r.entry(t, "alice")["gpt1"]
-	proctest.Eventually(t, "others renew", func() error {
-		r.get(t, "X-User: alice")
-		if e := r.entry(t, "alice"); e["gpt1"] == end {
-			return fmt.Errorf("entry %v, want another end than %d", e, end)
-		}
-		return nil
-	})
+	r.awaitEntry(t, "others renew", func(e map[string]int) bool { r.get(t, "X-User: alice"); return e["gpt1"] != end })
 	if got := goOn(); got.Status != 429 || got.Header.Get("Sluice-Reason") != "request-rate" {
 		t.Errorf("%d %s, want 429 request-rate", got.Status, got.Header.Get("Sluice-Reason"))
 	}
@@ -113,18 +120,12 @@ func TestCreditWithoutAgentBehindATicket(t *testing.T) {
 // One request at a time renews tickets. Others of that moment find no end yet and ask, and
 // are in nobody's way later.
 func TestCreditIsRenewedOnce(t *testing.T) {
-	t.Parallel()
 	const each = 3
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}, edit: pausing("    # renewed tickets: end\n")})
+	r := shared(t, singleLogging)
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "alice", credit(unlimited, nil).with("each_0", uint32(each)))
-	goOn := r.paused(t)
-	proctest.Eventually(t, "it renews", func() error {
-		if e := r.entry(t, "alice"); e["gpc0"] == 0 || e["gpt7"] != each {
-			return fmt.Errorf("entry %v", e)
-		}
-		return nil
-	})
+	goOn := r.paused(t, "renewed")
+	r.awaitEntry(t, "it renews", func(e map[string]int) bool { return e["gpc0"] != 0 && e["gpt7"] == each })
 	for range 5 {
 		if r.admitted(t, httpGET("/", "X-User: alice")) {
 			t.Error("admitted while nobody had renewed")
@@ -143,35 +144,22 @@ func TestCreditIsRenewedOnce(t *testing.T) {
 // A request that found no place on the short way, and whose credit is withdrawn before it looks
 // once more, is not admitted, for its ticket may have been drawn after the agent read the count.
 func TestCreditWithdrawnBehindTheShortWay(t *testing.T) {
-	t.Parallel()
 	g := newGate()
-	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Identify: "header:X-User"}, edit: pausing("    # One user, one key, whatever the bytes")})
+	r := shared(t, single.with(g.ServeHTTP))
 	r.teachRow(t, generation, 0, 0)
 	g.let(1)
 	r.lend(t, "alice", credit(1, nil))
 	running := r.starts("alice", 1)
 	g.await(t, 2)
 	drawn := r.entry(t, "alice")["gpc1"]
-	goOn := r.paused(t)
-	proctest.Eventually(t, "a ticket is drawn", func() error {
-		if got := r.entry(t, "alice")["gpc1"]; got == drawn {
-			return fmt.Errorf("%d tickets, want more", got)
-		}
-		return nil
-	})
-	if out := r.runtime(t, "set table sluice_credit key alice data.gpt 0"); out != "" {
-		t.Fatal(out)
-	}
+	goOn := r.paused(t, "before-the-key")
+	r.awaitEntry(t, "a ticket is drawn", func(e map[string]int) bool { return e["gpc1"] != drawn })
+	r.set(t, "sluice_credit", "alice", "data.gpt 0")
 	g.let(100)
 	if got := statuses(running, 1); got[200] != 1 {
 		t.Errorf("answers = %v, want 200", got)
 	}
-	proctest.Eventually(t, "the place becomes free", func() error {
-		if cur := r.entry(t, "alice")["conn_cur"]; cur != 1 {
-			return fmt.Errorf("conn_cur = %d, want 1", cur)
-		}
-		return nil
-	})
+	r.awaitEntry(t, "the place becomes free", func(e map[string]int) bool { return e["conn_cur"] == 1 })
 	r.takeTold(t)
 	if got := goOn(); got.Status != 200 {
 		t.Errorf("status = %d, want 200", got.Status)
@@ -181,22 +169,7 @@ func TestCreditWithdrawnBehindTheShortWay(t *testing.T) {
 	}
 }
 
-// stopped is a configuration whose threads may stand still, in requests with a field X-Pause, between what the
-// rule that begins with these words asks and what it does. The answer says in X-Asked if it went on, and
-// standsStill when it has asked.
-func stopped(rule string) func(cfg string) string {
-	return func(cfg string) string {
-		cfg = strings.Replace(cfg, "\nglobal\n", "\nglobal\n    set-var proc.test_asked bool(false)\n", 1)
-		pattern := regexp.MustCompile(`(?m)^    http-request ` + regexp.QuoteMeta(rule) + ` if (.*)$`)
-		return strings.Replace(pattern.ReplaceAllString(cfg, "    http-request set-var(txn.test_asked) bool(true) if $1\n"+
-			"    http-request set-var(proc.test_asked) bool(true) if { req.hdr(x-pause) -m found }\n"+
-			"    http-request wait-for-body time 20s if { req.hdr(x-pause) -m found }\n"+
-			"    http-request "+rule+" if { var(txn.test_asked) -m found }"),
-			"    # Sluice-* headers are for answers.", "    http-response set-header X-Asked %[var(txn.test_asked)]\n    # Sluice-* headers are for answers.", 1)
-	}
-}
-
-// standsStill waits until a request stands still where stopped says: that it has an entry is sooner.
+// standsStill waits until a request stands still behind what a rule asks: that it has an entry is sooner.
 func (r *rig) standsStill(t *testing.T) {
 	t.Helper()
 	proctest.Eventually(t, "it stands still", func() error {
@@ -211,23 +184,18 @@ func (r *rig) standsStill(t *testing.T) {
 // agent meanwhile that nobody renews, the agent has the whole limit of this second: the thread must not have it too.
 // Nor may it renew what was given meanwhile, for that begins with the next second.
 func TestCreditIsNotRenewedBehindAnotherGeneration(t *testing.T) {
-	t.Parallel()
 	for _, way := range []struct {
-		name   string
-		config Config
-		rule   string
-	}{
-		{"on the short way", Config{Identify: "header:X-User", CreditClasses: []string{"*", "PUT"}}, "set-var(txn.sluice_begins) sc_inc_gpc(0,0)"},
-		{"on the long way", Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}, "set-var(txn.sluice_lock) sc_inc_gpc(0,0)"},
-	} {
+		name  string
+		setup setup
+		rule  string
+	}{{"on the short way", renewing, "begins"}, {"on the long way", singleLogging, "lock"}} {
 		for _, given := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, given again %t", way.name, given), func(t *testing.T) {
-				t.Parallel()
-				r := newRig(t, setup{Config: way.config, edit: stopped(way.rule)})
+				r := shared(t, way.setup)
 				r.teachRow(t, generation, 0, 0)
 				r.lend(t, "alice", credit(unlimited, nil))
 				time.Sleep(100 * time.Millisecond) // no thread's clock is behind any more
-				goOn := r.paused(t)
+				goOn := r.paused(t, way.rule)
 				r.standsStill(t)
 				r.teachRow(t, generation+1, 0, 0)
 				if given {
@@ -258,20 +226,16 @@ func TestCreditIsNotRenewedBehindAnotherGeneration(t *testing.T) {
 // A thread that stood still for seconds takes an end that others have written meanwhile for none that lasts: its own
 // clock is behind. It must not renew what they have renewed, nor set the end back, behind which it would be renewed again.
 func TestCreditIsNotRenewedByAClockOfSecondsBefore(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}, edit: stopped("set-var(txn.sluice_lock) sc_inc_gpc(0,0)")})
+	r := shared(t, singleLogging)
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "alice", credit(unlimited, nil))
 	time.Sleep(100 * time.Millisecond) // no thread's clock is behind any more
 	stood := int(time.Now().Unix())
-	goOn := r.paused(t)
+	goOn := r.paused(t, "lock")
 	r.standsStill(t)
-	proctest.Eventually(t, "others renew four seconds later", func() error {
+	r.awaitEntry(t, "others renew four seconds later", func(e map[string]int) bool {
 		r.lapsed(t, httpRequest("PUT", "/", "X-User: alice", "Content-Length: 0"))
-		if e := r.entry(t, "alice"); e["gpt1"] < stood+4 {
-			return fmt.Errorf("entry %v", e)
-		}
-		return nil
+		return e["gpt1"] >= stood+4
 	})
 	before := r.entry(t, "alice")["gpt1"]
 	if got := goOn(); got.Status != 200 || got.Header.Get("X-Asked") == "" {
@@ -282,71 +246,54 @@ func TestCreditIsNotRenewedByAClockOfSecondsBefore(t *testing.T) {
 	}
 }
 
-// withdraw takes back a user's credit as the agent does.
-func (r *rig) withdraw(t testing.TB, user string) {
-	t.Helper()
-	r.withdrawIn(t, 1, user)
-}
-
-// withdrawIn is withdraw in a second of the agent's.
-func (r *rig) withdrawIn(t testing.TB, second uint32, user string) {
-	t.Helper()
-	if out := r.runtime(t, fmt.Sprintf("set table sluice_credit key %s data.gpt 0 data.server_id %d", user, second)); out != "" {
-		t.Fatal(out)
-	}
-}
-
 // An answer that brings credit comes too late if the agent has withdrawn it since, in the same second
 // or a later one, also if that is just when HAProxy writes it. The next second's may bring some.
 func TestCreditThatWasWithdrawnMeanwhile(t *testing.T) {
-	t.Parallel()
 	second := uint32(time.Now().Unix())
 	of := func(granted uint32) vars { return credit(unlimited, nil).with("granted", granted) }
-	for _, line := range []string{"    # new tickets: begin\n", "    # new tickets: end\n"} {
-		r := newRig(t, setup{Config: Config{Identify: "header:X-User"}, edit: pausing(line)})
-		r.teachRow(t, generation, 0, 0)
+	r := shared(t, single)
+	r.teachRow(t, generation, 0, 0)
+	withdraw := func(user string) {
+		r.set(t, "sluice_credit", user, fmt.Sprint("data.gpt 0 data.server_id ", second))
+	}
+	answered := func(user string, v vars) map[string]int {
+		t.Helper()
+		r.answerTold(func(told) vars { return v })
+		if got := r.get(t, "X-User: "+user); got.Status != 200 {
+			t.Errorf("status = %d, want 200", got.Status)
+		}
+		return r.entry(t, user)
+	}
+	for _, place := range []string{"before-writing", "written"} {
+		r.cli(t, "clear table sluice_credit")
 		r.answerTold(func(told) vars { return of(second) })
-		goOn := r.paused(t)
-		proctest.Eventually(t, "it waits", func() error {
-			if e := r.entry(t, "alice"); e["gpc0"] != 1 {
-				return fmt.Errorf("entry %v", e)
-			}
-			return nil
-		})
-		r.withdrawIn(t, second, "alice")
+		goOn := r.paused(t, place)
+		r.awaitEntry(t, "it waits", func(e map[string]int) bool { return e["gpc0"] == 1 })
+		withdraw("alice")
 		if got := goOn(); got.Status != 200 {
 			t.Errorf("status = %d, want 200", got.Status)
 		}
 		if e := r.entry(t, "alice"); e["gpt0"] != 0 || e["gpc0"] != 0 {
-			t.Errorf("%sentry %v, want none with credit, that nobody holds", line, e)
+			t.Errorf("%s: entry %v, want none with credit, that nobody holds", place, e)
 		}
 	}
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
-	r.teachRow(t, generation, 0, 0)
 	for i, tt := range []struct {
-		withdrawn, granted uint32
-		want               int
-	}{{second, second - 1, 0}, {second, second, 0}, {second, second + 1, generation}, {0, second, generation}} {
+		withdrawn bool
+		granted   uint32
+		want      int
+	}{{true, second - 1, 0}, {true, second, 0}, {true, second + 1, generation}, {false, second, generation}} {
 		user := fmt.Sprint("user-", i)
-		if tt.withdrawn > 0 {
-			r.withdrawIn(t, tt.withdrawn, user)
+		if tt.withdrawn {
+			withdraw(user)
 		}
-		r.answerTold(func(told) vars { return of(tt.granted) })
-		if got := r.get(t, "X-User: "+user); got.Status != 200 {
-			t.Errorf("status = %d, want 200", got.Status)
-		}
-		if e := r.entry(t, user); e["gpt0"] != tt.want || e["gpc0"] != 0 {
-			t.Errorf("withdrawn in second %d, given in %d: entry %v, want generation %d", tt.withdrawn, tt.granted, e, tt.want)
+		if e := answered(user, of(tt.granted)); e["gpt0"] != tt.want || e["gpc0"] != 0 {
+			t.Errorf("withdrawn %t, given in %d: entry %v, want generation %d", tt.withdrawn, tt.granted, e, tt.want)
 		}
 	}
 	// Nor does a late one change credit that was given since.
-	r.withdrawIn(t, second, "alice")
+	withdraw("alice")
 	for _, v := range []vars{of(second+1).with("credit", uint32(generation+1)), of(second)} {
-		r.answerTold(func(told) vars { return v })
-		if got := r.get(t, "X-User: alice"); got.Status != 200 {
-			t.Errorf("status = %d, want 200", got.Status)
-		}
-		if e := r.entry(t, "alice"); e["gpt0"] != generation+1 {
+		if e := answered("alice", v); e["gpt0"] != generation+1 {
 			t.Errorf("entry %v, want generation %d", e, generation+1)
 		}
 	}

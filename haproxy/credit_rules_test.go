@@ -2,11 +2,12 @@ package haproxy
 
 import (
 	"bufio"
-	"encoding/base64"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,8 +23,7 @@ import (
 // Credit of another generation is not renewed, and an answer replaces it. Until a table of
 // the agent's says so, a new one is not either.
 func TestCreditOfAnotherGeneration(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r := shared(t, single)
 	alice := httpGET("/", "X-User: alice")
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "alice", credit(unlimited, nil))
@@ -65,8 +65,7 @@ func (r *rig) lapsed(t *testing.T, request string) (lapsed int64, asked bool) {
 
 // The agent is not told that credit is over while it may be in force, or come into force.
 func TestCreditIsNotOverYet(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r := shared(t, single)
 	alice, bob := httpGET("/", "X-User: alice"), httpGET("/", "X-User: bob")
 	wantNone := func(what, request string) {
 		t.Helper()
@@ -92,8 +91,7 @@ func TestCreditIsNotOverYet(t *testing.T) {
 // An answer that brings the credit which is in force already changes nothing: else the
 // tickets that are left of this second would be lost.
 func TestCreditIsGivenOnce(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r := shared(t, single)
 	r.teachRow(t, generation, 0, 0)
 	given := credit(unlimited, map[string]uint32{"GET": 1})
 	r.lend(t, "alice", given)
@@ -160,56 +158,47 @@ func TestCreditOfAStoppingProcess(t *testing.T) {
 	}
 }
 
-// perSecond sends requests for some seconds, and returns how many were admitted in each
-// whole second by HAProxy's clock, why the others were refused, and whether the machine did
-// not stand still. A ticket counts in the second that it is of: a thread whose clock is
-// behind may draw one of the next.
-func (r *rig) perSecond(t testing.TB, request string) (admitted map[int]int, reasons map[string]int, calm bool) {
+// wantPerSecond sends requests of users for some seconds, and fails the test unless so many of each are admitted in each whole second by HAProxy's
+// clock, and the rest refused because of their rate. A ticket counts in the second that it is of: a thread whose clock is
+// behind may draw one of the next. One that was drawn as its second ended belongs to no second.
+func (r *rig) wantPerSecond(t *testing.T, want map[string]int) {
 	t.Helper()
+	users := slices.Sorted(maps.Keys(want))
 	var from, to int64
-	calm = someSeconds(t, func(begun, end time.Time) {
-		tickets, unheard := newAdmissions(), map[int]int{}
-		from, to, reasons = begun.Unix(), end.Unix(), map[string]int{}
-		r.load(t, 8, end, func(int) string { return request }, func(a answer) {
-			switch {
+	var tickets map[string]admissions
+	var unheard map[string]map[int]int
+	var reasons map[string]map[string]int
+	calm := someSeconds(t, func(begun, end time.Time) {
+		tickets, unheard, reasons = map[string]admissions{}, map[string]map[int]int{}, map[string]map[string]int{}
+		for _, user := range users {
+			tickets[user], unheard[user], reasons[user] = newAdmissions(), map[int]int{}, map[string]int{}
+		}
+		from, to = begun.Unix(), end.Unix()
+		r.load(t, 6*len(users), end, func(i int) string { return httpGET("/", "X-User: "+users[i%len(users)]) }, func(i int, a answer) {
+			switch user := users[i%len(users)]; {
 			case a.Status != 200:
-				reasons[a.Header.Get("Sluice-Reason")]++
+				reasons[user][a.Header.Get("Sluice-Reason")]++
 			case a.Header.Get("X-Ticket") != "":
-				tickets.add(t, a)
+				tickets[user].add(t, a)
 			default:
-				unheard[number(t, a, "X-Now")]++
+				unheard[user][number(t, a, "X-Now")]++
 			}
 		})
-		admitted = tickets.bySecond()
-		for second, n := range unheard {
+	})
+	table := r.cli(t, "show table sluice_unheard")
+	for user, want := range want {
+		admitted := tickets[user].bySecond()
+		for second, n := range unheard[user] {
 			admitted[second] += n
 		}
-	})
-	for second := from + 1; second < to; second++ {
-		admitted[int(second)] += 0 // also one in which nothing was
-	}
-	for second := range admitted {
-		if int64(second) <= from || int64(second) >= to {
-			delete(admitted, second)
+		for second := int(from + 1); second < int(to); second++ {
+			if n := admitted[second]; n < want-2 && calm || n > want*entriesOf(t, table, second) {
+				t.Errorf("%.20s: %d admitted in second %d, want %d; table sluice_unheard:\n%s", user, n, second, want, table)
+			}
 		}
-	}
-	return admitted, reasons, calm
-}
-
-// wantPerSecond fails the test unless so many requests of a user are admitted in each second,
-// and the rest refused because of their rate. A ticket that was drawn as its second ended
-// belongs to no second.
-func (r *rig) wantPerSecond(t *testing.T, user string, want int) {
-	t.Helper()
-	admitted, reasons, calm := r.perSecond(t, httpGET("/", "X-User: "+user))
-	unheard := r.cli(t, "show table sluice_unheard")
-	for second, n := range admitted {
-		if n < want-2 && calm || n > want*entriesOf(t, unheard, second) {
-			t.Errorf("%.20s: %d admitted in second %d, want %d; table sluice_unheard:\n%s", user, n, second, want, unheard)
+		if reasons[user]["request-rate"] == 0 || len(reasons[user]) != 1 {
+			t.Errorf("%.20s: refused for %v, want request-rate only", user, reasons[user])
 		}
-	}
-	if reasons["request-rate"] == 0 || len(reasons) != 1 {
-		t.Errorf("%.20s: refused for %v, want request-rate only", user, reasons)
 	}
 }
 
@@ -231,18 +220,16 @@ func entriesOf(t *testing.T, table string, second int) int {
 // While the agent is down, HAProxy admits of users with credit what they have of it, times
 // the factor, and of others what the agent has taught for all of them.
 func TestCreditWithoutAgent(t *testing.T) {
-	t.Parallel()
 	for _, tt := range []struct {
 		name       string
-		classes    []string
+		setup      setup
 		generation int // that the row says: nobody can tell HAProxy of another one's credit
 	}{
-		{"of another generation", nil, generation + 1},
-		{"renewed by the short way", []string{"*", "GET"}, generation},
+		{"of another generation", lending, generation + 1},
+		{"renewed by the short way", renewing, generation},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, setup{Config: Config{Identify: "header:X-User", Threads: 2, CreditClasses: tt.classes}, edit: telling})
+			r := shared(t, tt.setup)
 			r.teachRow(t, generation, 0, 0)
 			r.lend(t, "alice", credit(unlimited, map[string]uint32{"GET": 5}).with("factor", uint32(4)))
 			r.down(t)
@@ -251,18 +238,15 @@ func TestCreditWithoutAgent(t *testing.T) {
 				t.Errorf("without a row: answers = %v, want 200 only", got)
 			}
 			r.teachRow(t, tt.generation, 7, 0)
-			r.wantPerSecond(t, "alice", 20)
-			r.wantPerSecond(t, "stranger", 7)
-			r.wantPerSecond(t, strings.Repeat("long", 50), 7)
+			r.wantPerSecond(t, map[string]int{"alice": 20, "stranger": 7, strings.Repeat("long", 50): 7})
 		})
 	}
 }
 
 // So are places.
 func TestPlacesWithoutAgent(t *testing.T) {
-	t.Parallel()
 	g := newGate()
-	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_RETRY_JITTER=1"}}})
+	r := shared(t, single.with(g.ServeHTTP))
 	r.teachRow(t, generation, 1000, 2)
 	g.let(1)
 	r.lend(t, "alice", credit(1, nil).with("factor", uint32(3)))
@@ -288,8 +272,7 @@ func TestPlacesWithoutAgent(t *testing.T) {
 // When the agent lives but does not answer in time, HAProxy refuses what is beyond a
 // user's credit, and admits of others a tenth.
 func TestCreditWhenTheAgentIsLate(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Threads: 2}, edit: telling})
+	r := shared(t, lending)
 	r.teachRow(t, generation, 25, 0)
 	r.lend(t, "alice", credit(unlimited, map[string]uint32{"GET": 5}))
 	// Of several instances' credit, which is a small part of the limit, a late answer lets some more pass.
@@ -297,73 +280,69 @@ func TestCreditWhenTheAgentIsLate(t *testing.T) {
 	// HAProxy sets this variable when its patience ends. Here the agent does, so that no
 	// answer is late by chance.
 	r.answerTold(func(told) vars { return vars{"err": uint32(1)} })
-	for _, row := range []struct {
-		user string
-		want int
-	}{{"alice", 5}, {"bob", 8}, {"stranger", 3}} {
-		r.wantPerSecond(t, row.user, row.want)
-	}
+	r.wantPerSecond(t, map[string]int{"alice": 5, "bob": 8, "stranger": 3})
 }
 
 // Nobody but a user spends their credit.
 func TestCreditIsOnlySpentByItsUser(t *testing.T) {
-	t.Parallel()
-	basic := func(name string) string {
-		return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(name+":secret"))
+	basic := func(name string) string { return basic(name + ":secret") }
+	byBasic := setup{Config: Config{Identify: "basic", Exempt: limits.Exempt{Paths: []string{"/exempt", "/below/*"}}}}
+	type row struct {
+		name, request string
+		natives       int // that HAProxy admits of them, which spend credit
 	}
-	exempt := limits.Exempt{Paths: []string{"/exempt", "/below/*"}}
-	for _, row := range []struct {
-		name    string
-		config  Config
-		request string
-		natives int // that HAProxy admits of them, which spend credit
+	for _, group := range []struct {
+		name  string
+		setup setup
+		alice string
+		rows  []row
 	}{
-		{"as it is", Config{Identify: "basic"}, httpGET("/", basic("alice")), 1},
-		{"a blank behind it", Config{Identify: "basic"}, httpGET("/", basic("alice ")), 0},
-		{"a NUL", Config{Identify: "basic"}, httpGET("/", basic("alice\x00")), 0},
-		{"a NUL and more", Config{Identify: "basic"}, httpGET("/", basic("alice\x00bob")), 0},
-		{"a newline", Config{Identify: "basic"}, httpGET("/", basic("alice\n")), 0},
-		{"@ before it", Config{Identify: "basic"}, httpGET("/", basic("@alice")), 0},
-		{"exempt path", Config{Identify: "basic", Exempt: exempt}, httpGET("/exempt", basic("alice")), 0},
-		{"exempt prefix", Config{Identify: "basic", Exempt: exempt}, httpGET("/below/a", basic("alice")), 0},
-		{"not an exempt path", Config{Identify: "basic", Exempt: exempt}, httpGET("/exempted", basic("alice")), 1},
-		{"a prefix that an origin may see otherwise", Config{Identify: "basic", Exempt: exempt}, httpGET("/below/../a", basic("alice")), 1},
-		{"health check", Config{Identify: "basic"}, httpGET("/healthz", basic("alice")), 0},
-		{"two credentials", Config{Identify: "basic"}, httpGET("/", basic("alice"), basic("alice")), 0},
-		{"header: as it is", Config{Identify: "header:X-User"}, httpGET("/", "X-User: alice"), 1},
-		{"header: small letters", Config{Identify: "header:X-User:lower"}, httpGET("/", "X-User: Alice"), 1},
-		{"header: other letters", Config{Identify: "header:X-User"}, httpGET("/", "X-User: Alice"), 0},
-		{"header: health check", Config{Identify: "header:X-User"}, httpGET("/healthz", "X-User: alice"), 0},
-		{"header: no health check", Config{Identify: "header:X-User"}, httpGET("/healthz?a", "X-User: alice"), 1},
-		{"header: a name beside it", Config{Identify: "header:X-User"}, httpGET("/", "X-User: alice", "X-User: bob"), 0},
-		{"unreadable credentials denied", Config{Identify: "basic", Unreadable: "deny"}, httpGET("/", basic("alice"), basic("alice")), 0},
+		{"basic", byBasic, basic("alice"), []row{
+			{"as it is", httpGET("/", basic("alice")), 1},
+			{"a blank behind it", httpGET("/", basic("alice ")), 0},
+			{"a NUL", httpGET("/", basic("alice\x00")), 0},
+			{"a NUL and more", httpGET("/", basic("alice\x00bob")), 0},
+			{"a newline", httpGET("/", basic("alice\n")), 0},
+			{"@ before it", httpGET("/", basic("@alice")), 0},
+			{"exempt path", httpGET("/exempt", basic("alice")), 0},
+			{"exempt prefix", httpGET("/below/a", basic("alice")), 0},
+			{"not an exempt path", httpGET("/exempted", basic("alice")), 1},
+			{"a prefix that an origin may see otherwise", httpGET("/below/../a", basic("alice")), 1},
+			{"health check", httpGET("/healthz", basic("alice")), 0},
+			{"two credentials", httpGET("/", basic("alice"), basic("alice")), 0},
+		}},
+		{"unreadable credentials denied", setup{Config: Config{Identify: "basic", Unreadable: "deny", Fitted: true}}, basic("alice"), []row{
+			{"two credentials", httpGET("/", basic("alice"), basic("alice")), 0},
+		}},
+		{"header in small letters", setup{Config: Config{Identify: "header:X-User:lower", Fitted: true}}, "X-User: alice", []row{
+			{"other letters", httpGET("/", "X-User: Alice"), 1},
+		}},
+		{"header", single, "X-User: alice", []row{
+			{"as it is", httpGET("/", "X-User: alice"), 1},
+			{"other letters", httpGET("/", "X-User: Alice"), 0},
+			{"health check", httpGET("/healthz", "X-User: alice"), 0},
+			{"no health check", httpGET("/healthz?a", "X-User: alice"), 1},
+			{"a name besides", httpGET("/", "X-User: alice", "X-User: bob"), 0},
+		}},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			row.config.Fitted = row.config.Exempt.Paths == nil // leaves most lists out
-			r := newRig(t, setup{Config: row.config})
+		t.Run(group.name, func(t *testing.T) {
+			r := shared(t, group.setup)
 			r.teachRow(t, generation, 0, 0)
-			alice := []string{basic("alice"), "X-User: alice"} // a chain reads one of them
-			r.lend(t, "alice", credit(unlimited, nil), alice...)
-			r.native(t, httpGET("/", alice...))
-			before := r.entry(t, "alice")["gpc1"]
-			r.send(t, row.request)
-			if got := r.entry(t, "alice")["gpc1"] - before; got != row.natives {
-				t.Errorf("%d tickets of alice drawn, want %d", got, row.natives)
+			r.lend(t, "alice", credit(unlimited, nil), group.alice)
+			for _, row := range group.rows {
+				r.native(t, httpGET("/", group.alice))
+				before := r.entry(t, "alice")["gpc1"]
+				r.send(t, row.request)
+				if got := r.entry(t, "alice")["gpc1"] - before; got != row.natives {
+					t.Errorf("%s: %d tickets of alice drawn, want %d", row.name, got, row.natives)
+				}
 			}
 		})
 	}
-}
-
-// No name has credit that becomes another key, whatever the agent answers.
-func TestCreditOnlyOfNamesThatAreKeys(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "basic"}})
+	// No name has credit that becomes another key, whatever the agent answers.
+	r := shared(t, byBasic)
 	r.teachRow(t, generation, 0, 0)
 	r.answerTold(func(told) vars { return credit(unlimited, nil) })
-	basic := func(name string) string {
-		return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(name+":secret"))
-	}
 	for _, name := range []string{"~alice", "~", "alice\x00", "\x00", "alice\n", "a\x7fb", strings.Repeat("a", 101)} {
 		r.get(t, basic(name))
 	}
@@ -381,10 +360,9 @@ func TestCreditOnlyOfNamesThatAreKeys(t *testing.T) {
 	}
 }
 
-// What counts for another key brings no credit: that key's requests are not only here.
+// A request that counts for another key brings no credit: that key's requests are not only here.
 func TestCreditOfAnotherKey(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r := shared(t, single)
 	r.teachRow(t, generation, 0, 0)
 	r.answerTold(func(told) vars { return credit(unlimited, nil).with("others", "bob") })
 	if got := r.get(t, "X-User: alice"); got.Status != 200 {
@@ -396,27 +374,16 @@ func TestCreditOfAnotherKey(t *testing.T) {
 }
 
 func TestCreditInAccessLog(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}})
+	r := shared(t, singleLogging)
 	r.teachRow(t, generation, 0, 0)
-	r.lend(t, "alice", credit(unlimited, nil), "X-User: alice")
-	r.takeLines(t, 0, 1)
-	lines := 1
-	proctest.Eventually(t, "verdict credit", func() error {
-		r.get(t, "X-User: alice")
-		lines++
-		got := r.takeLines(t, lines-1, lines)[0].told()
-		if want := "GET / 200 credit - alice GET null null null"; got != want {
-			return fmt.Errorf("line %q, want %q", got, want)
-		}
-		return nil
-	})
+	r.lend(t, "alice", credit(unlimited, nil))
+	r.native(t, httpGET("/", "X-User: alice"))
+	r.awaitLine(t, "GET / 200 credit - alice GET null null null")
 }
 
 // Requests that an address may not have draw no ticket of their users.
 func TestCreditBehindLimitsOfAddresses(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Addresses: limits.AddressLimits{Requests: 3, FailedAuth: 1000, FailedAuthWindow: limits.Minute}}})
+	r := shared(t, fewOfAnAddress)
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "alice", credit(unlimited, nil))
 	r.native(t, httpGET("/", "X-User: alice"))
@@ -426,7 +393,7 @@ func TestCreditBehindLimitsOfAddresses(t *testing.T) {
 		switch got := r.get(t, "X-User: alice"); {
 		case got.Status == 200:
 			admitted++
-		case got.Header.Get("Sluice-Reason") == "address-request-rate":
+		case strings.HasPrefix(got.Header.Get("Sluice-Reason"), "address-"):
 			refused++
 		}
 	}
@@ -437,10 +404,9 @@ func TestCreditBehindLimitsOfAddresses(t *testing.T) {
 }
 
 // Where addresses have limits, a user whose bandwidth is limited from now on loses the credit
-// that they had, for the counter of their clock must be free.
+// that they had: the counter of their clock must be free.
 func TestCreditEndsWithALimitOfBandwidth(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond}}})
+	r := shared(t, manyOfAnAddress)
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "alice", credit(unlimited, nil))
 	r.teachRow(t, generation+1, 0, 0)
@@ -455,36 +421,43 @@ func TestCreditEndsWithALimitOfBandwidth(t *testing.T) {
 		return nil
 	})
 	r.get(t, "X-User: alice")
-	if out := r.cli(t, "show table sluice_clock"); !strings.Contains(out, "key=alice") {
-		t.Errorf("no clock of a user whose bandwidth is limited: %s", out)
+	if !r.clocked(t, "alice") {
+		t.Error("no clock of a user whose bandwidth is limited")
 	}
 	r.becomes(t, map[string]count{"alice": {0, r.active(t)["alice"].Reqs}})
 }
 
-// Who is let through goes to the origin at once, and what the backend "asked" costs is not theirs. Where
+// A request that was let through goes to the origin at once, and does not pay for the backend "asked". Where
 // the origin's requests are bounded, one queue is for all, and that backend's rules pass them by.
 func TestWhoIsLetThroughIsNotAsked(t *testing.T) {
-	t.Parallel()
+	boundedLogging := bounded
+	boundedLogging.Env = append(slices.Clone(bounded.Env), accessLog)
 	for _, row := range []struct {
 		name    string
-		config  Config
+		setup   setup
 		backend string // that serves who is let through
 	}{
-		{"on the short way", Config{}, "origin"},
-		{"on the long way", Config{Env: []string{"SLUICE_ACCESS_LOG=json"}}, "origin"},
-		{"on the short way to a bounded origin", Config{Env: []string{"SLUICE_ORIGIN_MAXCONN=2"}}, "asked"},
-		{"on the long way to a bounded origin", Config{Env: []string{"SLUICE_ORIGIN_MAXCONN=2", "SLUICE_ACCESS_LOG=json"}}, "asked"},
+		{"on the short way", single, "origin"},
+		{"on the long way", singleLogging, "origin"},
+		{"on the short way to a bounded origin", bounded, "asked"},
+		{"on the long way to a bounded origin", boundedLogging, "asked"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			row.config.Identify = "header:X-User"
-			r := newRig(t, setup{Config: row.config})
+			r := shared(t, row.setup)
 			r.teachRow(t, generation, 0, 0)
 			r.lend(t, "alice", credit(unlimited, nil))
 			r.native(t, httpGET("/", "X-User: alice"))
 			// Were a request on the way of those who are asked about, the tables would refuse it.
 			r.teach(t, "throttle", "*|alice", time.Now().Add(time.Hour), 1)
 			r.teach(t, "block", "alice", time.Now().Add(time.Hour), 1)
-			before, active := r.requests(t, row.backend), r.active(t)
+			requests := func() int {
+				n, err := strconv.Atoi(r.stat(t, row.backend, "BACKEND", "req_tot"))
+				if err != nil {
+					t.Error(err)
+				}
+				return n
+			}
+			before, active := requests(), r.active(t)
 			r.takeHeard(t)
 			for range 3 {
 				r.native(t, httpGET("/", "X-User: alice"))
@@ -492,7 +465,7 @@ func TestWhoIsLetThroughIsNotAsked(t *testing.T) {
 					t.Errorf("a health check: status = %d, want 200", got.Status)
 				}
 			}
-			if got := r.requests(t, row.backend) - before; got < 6 {
+			if got := requests() - before; got < 6 {
 				t.Errorf("backend %s had %d requests, want 6", row.backend, got)
 			}
 			if diff := cmp.Diff(active, r.active(t)); diff != "" {
@@ -505,21 +478,10 @@ func TestWhoIsLetThroughIsNotAsked(t *testing.T) {
 	}
 }
 
-// requests is how many requests a backend has had.
-func (r *rig) requests(t testing.TB, backend string) int {
-	t.Helper()
-	n, err := strconv.Atoi(r.stat(t, backend, "BACKEND", "req_tot"))
-	if err != nil {
-		t.Error(err)
-	}
-	return n
-}
-
 // With SLUICE_CREDIT=off an answer brings none, no question says anything of it, and
 // there is no runtime socket.
 func TestNoCredit(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_CREDIT=off"}}})
+	r := shared(t, creditOff)
 	r.teachRow(t, generation, 1, 1)
 	r.answerTold(func(told) vars { return credit(unlimited, nil) })
 	for range 3 {

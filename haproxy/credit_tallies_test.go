@@ -42,46 +42,40 @@ func (r *rig) tallies(t testing.TB, user string) map[string]int {
 // Each request that credit admits is counted once, by its operation class or its verb, and
 // none that the agent is asked about, be it admitted or refused.
 func TestAdmittedByCreditIsCounted(t *testing.T) {
-	t.Parallel()
-	operations := []limits.Class{
-		{Name: "LIST", Any: []limits.Match{{Methods: []string{"GET"}, Query: []string{"list"}}}},
-		{Name: "BULK", Any: []limits.Match{{Query: []string{"bulk"}}}},
-		{Name: "MAKE", Any: []limits.Match{{Methods: []string{"MKCOL"}}}},
-	}
 	verbs := map[string]string{"GET /": "GET", "HEAD /": "HEAD", "PUT /": "PUT", "POST /": "POST", "DELETE /": "DELETE", "PATCH /": "PATCH",
 		"OPTIONS /": "OPTIONS", "MKCOL /": "OTHER", "GET /?list": "GET", "PUT /?bulk": "PUT", "get /": "GET"}
 	classes := maps.Clone(verbs)
 	classes["GET /?list"], classes["PUT /?bulk"], classes["MKCOL /"] = "GET/LIST", "/BULK", "OTHER/MAKE"
 	for _, row := range []struct {
-		name   string
-		config Config
-		want   map[string]string // what a request counts as
-		put    int               // number of the class PUT, which has few tickets
+		name  string
+		setup setup
+		want  map[string]string // what a request counts as
+		put   int               // number of the class PUT, which has few tickets
 	}{
-		{"short way", Config{}, verbs, 3},
-		{"short way of some verbs", Config{CreditClasses: []string{"*", "PUT"}}, verbs, 1},
-		{"long way", Config{Env: []string{"SLUICE_ACCESS_LOG=json"}}, verbs, 3},
-		{"operations that have no tickets", Config{Classes: operations}, verbs, 3},
-		{"operations", Config{Classes: operations, CreditClasses: []string{"*", "PUT", "LIST"}}, classes, 1},
+		{"short way", single, verbs, 3},
+		{"short way of some verbs", renewing, verbs, 2},
+		{"long way", singleLogging, verbs, 3},
+		{"operations that have no tickets", usual.with(moving.ServeHTTP), verbs, 3},
+		{"operations", operating, classes, 1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			row.config.Identify = "header:X-User"
-			r := newRig(t, setup{Config: row.config})
+			r := shared(t, row.setup)
 			r.teachRow(t, generation, 0, 0)
-			r.lend(t, "alice", credit(unlimited, nil).with(fmt.Sprint("each_", row.put), uint32(3)))
+			alice := r.someone(nil)
+			r.lend(t, alice.name, credit(unlimited, nil).with(fmt.Sprint("each_", row.put), uint32(3)))
 			want := map[string]int{}
 			// The test's own count of what HAProxy admitted without a question.
 			send := func(request string) {
 				method, target, _ := strings.Cut(request, " ")
-				if r.admitted(t, httpRequest(method, target, "X-User: alice", "Content-Length: 0")) {
+				if r.admitted(t, httpRequest(method, target, alice.header(), "Content-Length: 0")) {
 					want[row.want[request]]++
 				}
 			}
 			for round, refuse := range []bool{false, true} {
-				r.answerTold(nil) // admits
+				r.answerFor(alice.name, nil) // admits
 				if refuse {
-					r.answerTold(spentOrLate)
+					r.answerFor(alice.name, spentOrLate)
 				}
 				for range 5 {
 					for request := range row.want {
@@ -91,7 +85,7 @@ func TestAdmittedByCreditIsCounted(t *testing.T) {
 				for range 10 {
 					send("PUT /")
 				}
-				if diff := cmp.Diff(want, r.tallies(t, "alice")); diff != "" {
+				if diff := cmp.Diff(want, r.tallies(t, alice.name)); diff != "" {
 					t.Errorf("round %d: counted (-want +got):\n%s", round, diff)
 				}
 			}

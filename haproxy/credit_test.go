@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -173,7 +174,7 @@ func (a admissions) bySecond() map[int]int {
 }
 
 // load sends requests over n connections until a time, and calls with each answer.
-func (r *rig) load(t testing.TB, n int, until time.Time, request func(i int) string, with func(answer)) {
+func (r *rig) load(t testing.TB, n int, until time.Time, request func(i int) string, with func(int, answer)) {
 	t.Helper()
 	var mu sync.Mutex
 	var clients sync.WaitGroup
@@ -199,7 +200,7 @@ func (r *rig) load(t testing.TB, n int, until time.Time, request func(i int) str
 					return
 				}
 				mu.Lock()
-				with(answer{resp.StatusCode, resp.Header, string(body)})
+				with(i, answer{resp.StatusCode, resp.Header, string(body)})
 				mu.Unlock()
 			}
 		})
@@ -228,42 +229,61 @@ func someSeconds(t testing.TB, load func(begun, end time.Time)) (calm bool) {
 	}
 }
 
+// lending has credit, and four threads. Answers say by which ticket a request was admitted.
+var lending = setup{Config: Config{Identify: "header:X-User", Threads: 4}, edit: telling}
+
+// renewing is lending with few classes that have tickets, whose tickets the short way renews.
+var renewing = setup{Config: Config{Identify: "header:X-User", Threads: 4, CreditClasses: []string{"*", "GET", "PUT"}}, edit: func(cfg string) string { return telling(withPauses(cfg)) }}
+
+// logging is lending with an access log, and so without the short way.
+var logging = setup{Config: Config{Identify: "header:X-User", Threads: 4, Env: []string{accessLog, "SLUICE_RATELIMIT=all"}}, edit: telling}
+
+// operating has tickets of an operation class, and so no short way.
+var operating = setup{Config: Config{
+	Identify: "header:X-User", Threads: 4, CreditClasses: []string{"*", "PUT", "LIST"}, Classes: []limits.Class{
+		{Name: "LIST", Any: []limits.Match{{Methods: []string{"GET"}, Query: []string{"list"}}}},
+		{Name: "BULK", Any: []limits.Match{{Query: []string{"bulk"}}}},
+		{Name: "MAKE", Any: []limits.Match{{Methods: []string{"MKCOL"}}}},
+	},
+}, edit: telling}
+
+// single has one thread: HAProxy's clock is the same for all requests. Requests can pause in it.
+var single = setup{Config: Config{Identify: "header:X-User"}, edit: withPauses}
+
+// singleLogging is single without the short way.
+var singleLogging = setup{Config: Config{Identify: "header:X-User", Env: []string{accessLog}}, edit: withPauses}
+
 // HAProxy admits in each second what it has been given, neither more nor less, however
 // many threads look at one entry.
 func TestCreditIsExact(t *testing.T) {
-	t.Parallel()
 	const each = 40
 	for _, row := range []struct {
 		name    string
-		config  Config
-		classes []string
-		request string
+		setup   setup
+		target  string
+		classes string
 	}{
-		{"short way", Config{Identify: "header:X-User"}, nil, httpGET("/", "X-User: alice")},
-		{"fitted", Config{Identify: "header:X-User", Fitted: true}, nil, httpGET("/", "X-User: alice")},
-		{"all requests", Config{Identify: "header:X-User", CreditClasses: []string{"*"}}, []string{"*"}, httpGET("/", "X-User: alice")},
-		{"two classes", Config{Identify: "header:X-User", CreditClasses: []string{"*", "GET"}}, []string{"*", "GET"}, httpGET("/", "X-User: alice")},
-		{"long way", Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}, nil, httpGET("/", "X-User: alice")},
-		{"operation", Config{
-			Identify: "header:X-User", CreditClasses: []string{"*", "PUT", "LIST"},
-			Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Query: []string{"list"}}}}},
-		}, []string{"*", "PUT", "LIST"}, httpGET("/?list", "X-User: alice")},
-		{"addresses", Config{Identify: "header:X-User", Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond}}, nil, httpGET("/", "X-User: alice")},
+		{"short way", lending, "/", strings.Join(creditClasses(), " ")},
+		{"short way that renews", renewing, "/", "* GET PUT"},
+		{"fitted, all requests", fitted, "/", "*"},
+		{"long way", logging, "/", strings.Join(creditClasses(), " ")},
+		{"operation", operating, "/?list", "* PUT LIST"},
+		{"addresses", manyOfAnAddress, "/", strings.Join(creditClasses(), " ")},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			row.config.Threads = 4
-			r := newRig(t, setup{Config: row.config, edit: telling})
+			r := shared(t, row.setup)
 			r.teachRow(t, generation, 0, 0)
-			r.lend(t, "alice", credit(unlimited, nil).with("each_0", uint32(each)))
-			r.answerTold(spentOrLate)
+			alice := r.someone(nil)
+			r.lend(t, alice.name, credit(unlimited, nil).with("each_0", uint32(each)))
+			r.answerFor(alice.name, spentOrLate)
 			tickets := map[int]bool{}
 			var from, to int64
 			var admitted map[int]int // by the second
 			calm := someSeconds(t, func(begun, end time.Time) {
 				tally := newAdmissions()
 				from, to = begun.Unix(), end.Unix()
-				r.load(t, 16, end, func(int) string { return row.request }, func(a answer) {
+				r.load(t, 16, end, func(int) string { return httpGET(row.target, alice.header()) }, func(_ int, a answer) {
 					if a.Status != 200 {
 						return
 					}
@@ -290,12 +310,9 @@ func TestCreditIsExact(t *testing.T) {
 					t.Errorf("%d admitted in second %d, want %d", n, second, each)
 				}
 			}
-			for _, q := range r.takeTold(t) {
-				if want := strings.Join(row.classes, " "); row.classes != nil && q.Classes != want {
-					t.Fatalf("classes = %q, want %q", q.Classes, want)
-				}
-				if q.Drawn > 0 || q.Places != unlimited || q.Here < 1 {
-					t.Fatalf("asked %+v, want it to have places, and no ticket", q)
+			for _, q := range r.toldOf(t, alice.name) {
+				if q.Classes != row.classes || q.Drawn > 0 || q.Places != unlimited || q.Here < 1 {
+					t.Fatalf("asked %+v, want the classes %s, places, and no ticket", q, row.classes)
 				}
 			}
 		})
@@ -304,32 +321,26 @@ func TestCreditIsExact(t *testing.T) {
 
 // A request that its class has no ticket for uses none of "*".
 func TestCreditOfClassBeforeAll(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		name   string
-		config Config
-	}{
-		{"short way", Config{Identify: "header:X-User"}},
-		{"long way", Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}},
-	} {
-		t.Run(row.name, func(t *testing.T) {
+	for name, s := range map[string]setup{"short way": single, "long way": singleLogging} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, setup{Config: row.config})
+			r := shared(t, s)
 			r.teachRow(t, generation, 0, 0)
-			r.lend(t, "alice", credit(unlimited, map[string]uint32{"GET": 2}))
-			r.native(t, httpRequest("PUT", "/", "X-User: alice", "Content-Length: 0"))
-			before := r.entry(t, "alice")
-			r.answerTold(spentOrLate)
+			alice := r.someone(nil)
+			r.lend(t, alice.name, credit(unlimited, map[string]uint32{"GET": 2}))
+			r.native(t, httpRequest("PUT", "/", alice.header(), "Content-Length: 0"))
+			before := r.entry(t, alice.name)
+			r.answerFor(alice.name, spentOrLate)
 			admitted, spent := 0, 0
 			for range 50 {
-				if got := r.get(t, "X-User: alice"); got.Status == 200 {
+				if got := r.get(t, alice.header()); got.Status == 200 {
 					admitted++
 				}
-				for _, q := range r.takeTold(t) {
+				for _, q := range r.toldOf(t, alice.name) {
 					spent += int(q.Spent)
 				}
 			}
-			after := r.entry(t, "alice")
+			after := r.entry(t, alice.name)
 			if got := after["gpc1"] - before["gpc1"]; got != admitted || admitted == 0 {
 				t.Errorf("%d tickets of * drawn by %d requests, want as many", got, admitted)
 			}
@@ -343,10 +354,11 @@ func TestCreditOfClassBeforeAll(t *testing.T) {
 // A lower-case method is of the same class, and an unknown one of OTHER.
 func TestCreditOfMethods(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r := shared(t, single)
 	r.teachRow(t, generation, 0, 0)
-	r.lend(t, "alice", credit(unlimited, nil))
-	before := r.entry(t, "alice")
+	alice := r.someone(nil)
+	r.lend(t, alice.name, credit(unlimited, nil))
+	before := r.entry(t, alice.name)
 	number := map[string]int{}
 	for i, class := range creditClasses() {
 		number[class] = i
@@ -356,10 +368,10 @@ func TestCreditOfMethods(t *testing.T) {
 		"GET": "GET", "get": "GET", "HEAD": "HEAD", "PUT": "PUT", "pUt": "PUT", "POST": "POST", "DELETE": "DELETE",
 		"PATCH": "PATCH", "OPTIONS": "OPTIONS", "PURGE": "OTHER", "Options": "OPTIONS", "TRACE": "OTHER",
 	} {
-		r.native(t, httpRequest(method, "/", "X-User: alice", "Content-Length: 0"))
+		r.native(t, httpRequest(method, "/", alice.header(), "Content-Length: 0"))
 		drawn[class]++
 	}
-	after := r.entry(t, "alice")
+	after := r.entry(t, alice.name)
 	for class, want := range drawn {
 		field := fmt.Sprint("gpc", 1+number[class])
 		if got := after[field] - before[field]; got != want {
@@ -370,9 +382,8 @@ func TestCreditOfMethods(t *testing.T) {
 
 // Without a place the agent is asked, and told that there was a ticket.
 func TestCreditPlaces(t *testing.T) {
-	t.Parallel()
 	g := newGate()
-	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Identify: "header:X-User"}})
+	r := shared(t, single.with(g.ServeHTTP))
 	r.teachRow(t, generation, 0, 0)
 	g.let(1)
 	r.lend(t, "alice", credit(2, nil))
@@ -407,9 +418,8 @@ func TestCreditPlaces(t *testing.T) {
 // When the agent has withdrawn credit and read the count of tickets, no request is
 // admitted by one that is not in the count.
 func TestCreditWithdrawn(t *testing.T) {
-	t.Parallel()
 	const users, rounds = 6, 3
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Threads: 4}, edit: telling})
+	r := shared(t, lending)
 	g := generation
 	r.answerTold(func(told) vars { return credit(unlimited, nil).with("credit", uint32(g)) })
 	r.teachRow(t, g, 0, 0)
@@ -419,27 +429,24 @@ func TestCreditWithdrawn(t *testing.T) {
 	}
 	highest := map[lease]int{}
 	counts := map[lease]int{}
-	admit := func(user string, a answer) {
-		if a.Status == 200 && a.Header.Get("X-Ticket") != "" {
-			of := lease{user, number(t, a, "X-Generation")}
-			highest[of] = max(highest[of], number(t, a, "X-Ticket"))
-		}
-	}
 	until := time.Now().Add((rounds*2 + 1) * time.Second)
 	var load sync.WaitGroup
 	var mu sync.Mutex
 	for u := range users {
 		user := fmt.Sprint("user-", u)
 		load.Go(func() {
-			r.load(t, 4, until, func(int) string { return httpGET("/", "X-User: "+user) }, func(a answer) {
+			r.load(t, 4, until, func(int) string { return httpGET("/", "X-User: "+user) }, func(_ int, a answer) {
 				mu.Lock()
 				defer mu.Unlock()
-				admit(user, a)
+				if a.Status == 200 && a.Header.Get("X-Ticket") != "" {
+					of := lease{user, number(t, a, "X-Generation")}
+					highest[of] = max(highest[of], number(t, a, "X-Ticket"))
+				}
 			})
 		})
 	}
 	for range rounds {
-		// Everybody has tickets of this generation.
+		// Every user has tickets of this generation.
 		proctest.Eventually(t, "tickets", func() error {
 			for u := range users {
 				if e := r.entry(t, fmt.Sprint("user-", u)); e["gpt0"] != g || e["gpt5"] != 1 {
@@ -452,9 +459,7 @@ func TestCreditWithdrawn(t *testing.T) {
 		r.answerTold(nil)
 		for u := range users {
 			user := fmt.Sprint("user-", u)
-			if out := r.runtime(t, "set table sluice_credit key "+user+" data.gpt 0"); out != "" {
-				t.Fatal(out)
-			}
+			r.set(t, "sluice_credit", user, "data.gpt 0")
 			counts[lease{user, g}] = r.entry(t, user)["gpc1"]
 		}
 		g++
@@ -473,11 +478,16 @@ func TestCreditWithdrawn(t *testing.T) {
 	}
 }
 
+// set writes an entry of a table by the socket that the agent uses.
+func (r *rig) set(t testing.TB, table, key, data string) {
+	t.Helper()
+	if out := r.runtime(t, fmt.Sprintf("set table %s key %s %s", table, key, data)); out != "" {
+		t.Fatal(out)
+	}
+}
+
 // runtime sends one command to the socket that the agent uses.
 func (r *rig) runtime(t testing.TB, command string) string {
 	t.Helper()
-	stats := r.stats
-	defer func() { r.stats = stats }()
-	r.stats = strings.TrimSuffix(stats, "stats.sock") + "runtime.sock"
-	return r.cli(t, command)
+	return order(t, filepath.Join(r.dir, "runtime.sock"), command)
 }

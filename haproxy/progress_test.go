@@ -435,7 +435,7 @@ func (r *rig) hang(t *testing.T) {
 }
 
 // bounded is for an origin that gets two requests at a time.
-var bounded = setup{Config: Config{Env: []string{"SLUICE_ORIGIN_MAXCONN=2"}}}
+var bounded = setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ORIGIN_MAXCONN=2"}}}
 
 func TestPriorityWhenTheOriginIsFull(t *testing.T) {
 	g := newGate()

@@ -346,7 +346,7 @@ var usual = setup{Config: Config{
 var longestClass = strings.Repeat("C", 32)
 
 // fitted are files that a limit file with one class needs, for names in a header.
-var fitted = setup{Config: Config{Identify: "header:X-User", Fitted: true, Threads: 4, Exempt: exempted}, edit: withDoors}
+var fitted = setup{Config: Config{Identify: "header:X-User", Fitted: true, Threads: 4, Exempt: exempted, CreditClasses: []string{"*"}}, edit: func(cfg string) string { return telling(withDoors(cfg)) }}
 
 // creditOff has the agent asked about every request.
 var creditOff = setup{Config: Config{Identify: "header:X-User", Threads: 2, Env: []string{"SLUICE_CREDIT=off"}}}
@@ -663,7 +663,13 @@ func dial(t testing.TB, network, addr string) net.Conn {
 // agent teaches through the peers protocol.
 func (r *rig) cli(t testing.TB, command string) string {
 	t.Helper()
-	conn := dial(t, "unix", r.stats)
+	return order(t, r.stats, command)
+}
+
+// order sends one command to a socket.
+func order(t testing.TB, socket, command string) string {
+	t.Helper()
+	conn := dial(t, "unix", socket)
 	defer conn.Close()
 	if _, err := io.WriteString(conn, command+"\n"); err != nil {
 		t.Fatal(err)
