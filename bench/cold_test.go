@@ -39,9 +39,9 @@ func measureCold(b *testing.B, t *table, name, tier string) {
 	idle = countCold(b, c).minus(idle)
 	for _, users := range []int{1000, 5000} {
 		// The first request of ten minutes may be asked about, which is not what a user costs from then on.
-		offerInTurn(b, c, users, 3*time.Second)
+		offerInTurn(b, c, users, coldRate, 3*time.Second)
 		before := countCold(b, c)
-		r := offerInTurn(b, c, users, coldSpan)
+		r := offerInTurn(b, c, users, coldRate, coldSpan)
 		time.Sleep(time.Second) // what the agents report of the last second
 		spent := countCold(b, c).minus(before)
 		requests := float64(len(r.Results))
@@ -56,7 +56,7 @@ func measureCold(b *testing.B, t *table, name, tier string) {
 }
 
 // offerInTurn has each user make the next request.
-func offerInTurn(b *testing.B, c *cluster.Cluster, users int, d time.Duration) *load.Report {
+func offerInTurn(b *testing.B, c *cluster.Cluster, users int, rate float64, d time.Duration) *load.Report {
 	targets, err := load.Spread("even", c.Addresses()...)
 	if err != nil {
 		b.Fatal(err)
@@ -67,7 +67,7 @@ func offerInTurn(b *testing.B, c *cluster.Cluster, users int, d time.Duration) *
 		requests[i] = load.Request{User: name, Headers: []byte("X-User: " + name + "\r\n")}
 	}
 	r, err := load.Run(b.Context(), load.Spec{
-		Targets: targets, Rate: coldRate, Duration: d, Arrivals: load.Poisson, Seed: 1, Align: true, Timeout: proctest.Patience,
+		Targets: targets, Rate: rate, Duration: d, Arrivals: load.Poisson, Seed: 1, Align: true, Timeout: proctest.Patience,
 		Requests: func(i int) load.Request { return requests[i%users] },
 	})
 	if err != nil {

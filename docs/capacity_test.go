@@ -28,19 +28,19 @@ func TestWorkedExamples(t *testing.T) {
 		instances, questions := cells["instances"][i], cells["questions/s"][i]
 		users := cells["users in the file; active at a time"]
 		file, active := users[2*i], users[2*i+1]
-		masters := questions*0.6e-3 + instances*1e-3
-		polygens := math.Ceil(questions*0.35e-3/0.5) + 1
+		masters := questions*0.25e-3 + instances*2.5e-3
+		polygens := math.Ceil(questions*0.25e-3/0.5) + 1
 		for label, want := range map[string]float64{
 			"cores of Redis":                        masters,
 			"**masters**":                           math.Ceil(masters / 0.5),
-			"cores of polygen":                      questions * 0.35e-3,
+			"cores of polygen":                      questions * 0.25e-3,
 			"**polygens**":                          polygens,
-			"cores of each agent":                   questions * 1.5e-3 / instances,
+			"cores of each agent":                   questions * 0.65e-3 / instances,
 			"**memory of each agent**":              math.Ceil((15+file*90e-6+active*2.1e-3)/10) * 10,
 			"**of each polygen**":                   math.Ceil((30+file*90e-6+active*0.8e-3)/10) * 10,
 			"**of Redis' masters together**":        math.Ceil(2 + active*0.6e-3 + file*7.2e-6),
-			"**network into Redis**":                (questions*1.3 + instances*2.2) / 1000,
-			"**out of Redis**":                      questions * 0.6 / 1000,
+			"**network into Redis**":                (questions*1.2 + instances*5) / 1000,
+			"**out of Redis**":                      questions * 0.4 / 1000,
 			"connections of each master while idle": 4*instances + 7*polygens,
 		} {
 			row := cells[label]

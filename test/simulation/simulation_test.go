@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 var (
@@ -59,4 +61,30 @@ func TestHistoriesRepeat(t *testing.T) {
 			t.Errorf("seed %d played twice (-first +second):\n%s", seed, diff)
 		}
 	}
+}
+
+// TestSlowRedis has a Redis that answers while requests wait, but two round trips take longer than they may wait: an
+// ask behind another one is answered too late. No agent takes that for silence, in which it admits without slots
+// and tokens: among twenty instances one request each is above most limits.
+func TestSlowRedis(t *testing.T) {
+	for _, h := range []history{busyFleet(6, 12*time.Millisecond), busyFleet(20, 12*time.Millisecond)} {
+		if w := h.run(); len(w.judge.problems) > 0 {
+			t.Errorf("%s=>\n%s", h, strings.Join(w.judge.problems, "\n"))
+		}
+	}
+}
+
+// busyFleet has each user ask all instances for twice their limits.
+func busyFleet(instances int, roundTrip time.Duration) history {
+	h := history{seed: 1, instances: instances, polygens: 1, roundTrip: roundTrip, skews: make([]time.Duration, instances+2)}
+	for user, second := range []int{2, 5, 20, 100, 100} {
+		h.users = append(h.users, userLimits{rates: []limits.Rate{{Class: "GET", Max: second}}, concurrent: []int{1, 3, 8, 30, 100}[user]})
+		for instance := range instances {
+			h.events = append(h.events, event{
+				kind: load, user: user, who: instance, at: 2*time.Second + time.Duration(instance)*3*time.Millisecond, span: 3 * time.Second,
+				n: max(2, 6*second/instances), work: 300 * time.Millisecond,
+			})
+		}
+	}
+	return h
 }
