@@ -16,6 +16,9 @@ const (
 	// toldAfter is how long after the end of a second all instances have reported it that did
 	// not stand still: see reportWithin of internal/spoa.
 	toldAfter = 900 * time.Millisecond
+	// countedLater is how many seconds later than that a second is counted: a report may be late whose
+	// agent, or Redis, stood still.
+	countedLater = 4
 	// maxCountedBehind is how many seconds are counted later after a pause of this process or
 	// of Redis. Earlier ones are missing in the counters.
 	maxCountedBehind = 30
@@ -26,101 +29,35 @@ const (
 	eventSeconds = 50
 )
 
-// recountAfter are the ages, in seconds, at which the bucket of a second is read. An agent
-// that was stopped, or whose Redis was, tells of it later than others: see maxUnsent of
-// internal/spoa. The bucket is kept for longer than the last of them and maxCountedBehind.
-var recountAfter = [...]int64{0, 4, 20}
-
-// recount adds up the events of each second by tier, also those that come late. The zero
-// value has counted nothing. It is for one goroutine.
-type recount struct {
-	next    [len(recountAfter)]int64 // the second to read next at each age; 0 before the first one
-	counted map[int64]map[string]bus.EventsOf
-}
-
-// growth reads the seconds that are due and returns, by tier, what they have more than when
-// they were read before. What is read before an error counts.
-func (r *recount) growth(last int64, read func(second int64) ([]bus.EventsOf, error)) (growth []bus.EventsOf, err error) {
-	for age, after := range recountAfter {
-		last := last - after
-		next := &r.next[age]
-		for *next = max(*next, last+1-maxCountedBehind); *next <= last; *next++ {
-			tiers, err := read(*next)
-			// This second is read with the next ones. What has grown before it counts, for it is not read again.
-			if err != nil {
-				return growth, err
-			}
-			for _, of := range tiers {
-				if more := r.growthOf(*next, of); more.Ends > 0 || len(more.Classes) > 0 {
-					growth = append(growth, more)
-				}
-			}
-		}
-	}
-	for second := range r.counted {
-		// Read at the last age: nobody compares with it any more.
-		if second < r.next[len(r.next)-1] {
-			delete(r.counted, second)
-		}
-	}
-	return growth, nil
-}
-
-// startAfter has counted all seconds up to this one.
-func (r *recount) startAfter(last int64) {
-	for age := range r.next {
-		r.next[age] = last + 1
-	}
-	r.counted = map[int64]map[string]bus.EventsOf{}
-}
-
-// growthOf returns what a tier's events of a second have more than was counted.
-func (r *recount) growthOf(second int64, of bus.EventsOf) bus.EventsOf {
-	before := r.counted[second][of.Name]
-	if r.counted[second] == nil {
-		r.counted[second] = map[string]bus.EventsOf{}
-	}
-	r.counted[second][of.Name] = of
-	// A bucket may have less than before, when Redis fell back to a replica that lagged. Counters only grow.
-	more := bus.EventsOf{Name: of.Name, Ends: max(0, of.Ends-before.Ends)}
-	for _, class := range of.Classes {
-		for _, counted := range before.Classes {
-			if counted.Class == class.Class {
-				class.Starts -= counted.Starts
-			}
-		}
-		if class.Starts > 0 {
-			more.Classes = append(more.Classes, class)
-		}
-	}
-	return more
-}
-
 // countEvents adds up what all instances have reported of each second, by tier, until ctx ends.
 func (p *Polygen) countEvents(ctx context.Context) error {
-	var seconds recount
+	next := int64(0) // the second to count next; 0 before the first one
 	tiers := map[string]bool{}
 	for {
 		now := p.clock.Now()
 		if !clock.Sleep(ctx, now.Add(-toldAfter).Truncate(time.Second).Add(time.Second+toldAfter).Sub(now)) {
 			return nil
 		}
-		last := p.lastTold()
+		last := p.lastTold() - countedLater
 		// Only the polygen that leads counts: a sum over several would have each request twice. A new
 		// leader begins with the next second, for the one before it has counted the others.
 		// A next second far ahead means that the clock was set back.
-		if next := seconds.next[0]; !p.leadsAndSends() || next == 0 || next > last+1 {
-			seconds.startAfter(last)
+		if !p.leadsAndSends() || next == 0 || next > last+1 {
+			next = last + 1
 			continue
 		}
-		events, err := seconds.growth(last, func(second int64) ([]bus.EventsOf, error) {
-			return p.options.Bus.TierEvents(ctx, second)
-		})
-		if err != nil && ctx.Err() == nil {
-			p.options.Logger.Debug("starts and ends not read", slog.Any("error", err))
-		}
-		for _, of := range events {
-			p.metrics.countEvents(tiers, of)
+		for next = max(next, last+1-maxCountedBehind); next <= last; next++ {
+			events, err := p.options.Bus.TierEvents(ctx, next)
+			// This second is read with the next ones.
+			if err != nil {
+				if ctx.Err() == nil {
+					p.options.Logger.Debug("starts and ends not read", slog.Any("error", err))
+				}
+				break
+			}
+			for _, of := range events {
+				p.metrics.countEvents(tiers, of)
+			}
 		}
 	}
 }

@@ -142,8 +142,8 @@ func (l *limiter) grantCredit(now time.Time, q question, of *limits.Limits) *gra
 // on its way then, however late it comes.
 func creditSecond(t time.Time) uint32 { return uint32(t.Unix() & (1<<31 - 1)) }
 
-// presentByCredit is told of users who have requests by credit. They are there, although nobody
-// asked about them: their place among the names of their own stays theirs.
+// presentByCredit keeps the place among the names of their own of users who have requests by credit, about
+// whom HAProxy does not ask.
 func (a *Agent) presentByCredit(user string) {
 	// Whom the file names has a place in any case.
 	if set := a.limiter.inForce.set.Load(); set != nil && set.MadeUp(user) {

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,48 +13,29 @@ import (
 	"github.com/sluice-qos/sluice/internal/clock"
 )
 
-const (
-	// maxBusiest is of how many users Redis' bucket of a second tells who are not near a limit.
-	maxBusiest = 1000
-	// maxUnsent bounds the seconds whose events wait for Redis. polygen reads the bucket of a
-	// second for the last time recountAfter that second (internal/polygen), which is later.
-	maxUnsent = 10
-)
-
 // events makes what the bucket of a second holds of this instance: requests that started
-// and ended. HAProxy says how many a user has in progress, and of no end. So those have
+// and ended. HAProxy says how many a user has in progress, and of no end. So requests have
 // ended that had started, and are not in progress any more: over time as many end as have
 // started, however they end. It is for one goroutine.
 type events struct {
 	users, tiers map[string]int64 // requests that have started and not ended, as the buckets have it; none is not there
-	unsent       []unsent         // of the last seconds, oldest first, which Redis has not taken yet
-	counted      uint64           // seconds so far
-}
-
-// unsent are the events of a second. Their number tells them from others of the same second, of
-// which there are some when the cluster's clock is set back.
-type unsent struct {
-	number uint64
-	events bus.Events
 }
 
 func newEvents() events {
 	return events{users: make(map[string]int64), tiers: make(map[string]int64)}
 }
 
-// countSecond returns the events of a second: of the users near a limit, who are the first ones
-// of the reports, of the busiest of the others, and of everybody of whom an end is still to
-// be told; and by tier what all have started.
-func (e *events) countSecond(reports []bus.Started, near int, started map[series]int64, tierOf func(user string) string) bus.Events {
-	slices.SortFunc(reports[near:], func(a, b bus.Started) int { return int(b.Starts - a.Starts) })
+// countSecond returns the events of a second: of the first maxReported users of the reports, and of
+// users with an end that is still to be told; and by tier what all have started.
+func (e *events) countSecond(reports []bus.Started, started map[series]int64, tierOf func(user string) string) bus.Events {
 	var events bus.Events
 	open := make(map[string]int64, len(e.users))
 	active := map[string]int64{} // by tier
 	for i, u := range reports {
 		active[tierOf(u.User)] += int64(u.Active)
 		before, followed := e.users[u.User]
-		// Of a user whom the bucket says to have requests the end must be told, however few they have.
-		if i >= near+maxBusiest && !followed {
+		// The bucket has starts of a user who is followed: so the ends must be told, however few they are.
+		if i >= maxReported && !followed {
 			continue
 		}
 		ends, left := divideEnded(before+u.Starts, int64(u.Active))
@@ -63,13 +43,12 @@ func (e *events) countSecond(reports []bus.Started, near int, started map[series
 		if left > 0 {
 			open[u.User] = left
 		}
-		// Of those who only go on there is nothing to tell.
+		// Requests that only go on are no event.
 		if u.Starts > 0 || ends > 0 {
 			events.Users = append(events.Users, bus.EventsOf{Name: u.User, Classes: u.Classes, Ends: ends})
 		}
 	}
-	// Of those who are not reported any more nothing is known, so no end of theirs will be told: the map does not
-	// grow with users who have gone.
+	// Users who are not reported any more are left out: the map does not grow with users who have gone.
 	e.users = open
 
 	starts := map[string][]bus.StartedClass{} // by tier
@@ -97,28 +76,6 @@ func (e *events) countSecond(reports []bus.Started, near int, started map[series
 	return events
 }
 
-// sendAll has Redis take the events of a second, and those before that it has not taken, but for what divide says
-// to be away. It returns how many seconds are given up.
-func (e *events) sendAll(ctx context.Context, events bus.Events, divide func(bus.Events) (reachable, away bus.Events),
-	add func(ctx context.Context, number uint64, events bus.Events) error) (lost int, err error) {
-	e.counted++
-	// The oldest goes: its bucket is the first one that polygen will not read any more.
-	if e.unsent = append(e.unsent, unsent{e.counted, events}); len(e.unsent) > maxUnsent {
-		e.unsent, lost = slices.Delete(e.unsent, 0, 1), 1
-	}
-	for i := range e.unsent {
-		u := &e.unsent[i]
-		reachable, away := divide(u.events)
-		// The others would wait as long for nothing.
-		if err = add(ctx, u.number, reachable); err != nil {
-			break
-		}
-		u.events = away
-	}
-	e.unsent = slices.DeleteFunc(e.unsent, func(u unsent) bool { return len(u.events.Users)+len(u.events.Tiers) == 0 })
-	return lost, err
-}
-
 // divideEnded divides requests that have started into those that have ended, and those that have
 // not.
 func divideEnded(started, active int64) (ends, left int64) {
@@ -127,22 +84,20 @@ func divideEnded(started, active int64) (ends, left int64) {
 	return ends, started - ends
 }
 
-// reportStarts tells polygen and Redis' bucket of the second, when one has ended, who has
-// started how many requests in it, and has how many in progress, until ctx ends. To polygen
-// a report that does not arrive is not sent again: the next one says what counts by then.
+// reportStarts sends to polygen and to Redis' bucket of the second, when one has ended, which users have
+// started how many requests in it, and have how many in progress, until ctx ends. A report that does not
+// arrive is not sent again: the next one says what counts by then.
 func (a *Agent) reportStarts(ctx context.Context) error {
-	// Agents look at their counts together, and tell of them one after the other.
+	// Agents look at their counts together, and send them one after the other.
 	later := rand.N(reportWithin)
 	last := time.Now()
-	var reports []bus.Started
-	var near int
 	buckets := newEvents()
 	for {
 		now := a.clock.Now()
 		if !clock.Sleep(ctx, now.Truncate(startsEvery).Add(startsEvery).Sub(now)) {
 			return nil
 		}
-		// Nothing is taken out of the counts meanwhile: the first report after the loss has all of it.
+		// The counts stay: the first report after the loss has all of them.
 		if a.limiter.allLost() {
 			continue
 		}
@@ -150,27 +105,24 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		// Polygens take a message about more for malformed (bus.decodeStarts).
 		span := min(time.Since(last), time.Hour)
 		last = time.Now()
-		if a.tallies != nil {
-			a.tallies.batches.giveStarts(last)
-		}
-		reports, near = a.starts.takeReports(reports[:0])
+		reports := a.starts.take()
 		a.raiseInProgress(reports)
-		events := buckets.countSecond(reports, near, a.metrics.started.takeCounts(), func(user string) string { return a.limiter.inForce.limitsOf(user).Tier })
+		events := buckets.countSecond(reports, a.metrics.started.takeCounts(), func(user string) string { return a.limiter.inForce.limitsOf(user).Tier })
 		events.Second = second
+		reports = reports[:min(len(reports), maxReported)]
 		a.metrics.startedUsers.Set(float64(len(reports)))
 		if !clock.Sleep(ctx, later) {
 			return nil
 		}
-		lost, err := buckets.sendAll(ctx, events, a.limiter.divideLost, func(ctx context.Context, number uint64, events bus.Events) error {
-			return a.options.Bus.AddEvents(ctx, a.options.Instance+"/"+strconv.FormatUint(number, 10), events)
-		})
-		a.metrics.eventsLost.Add(float64(lost))
+		reachable, all := a.limiter.withoutLost(events)
+		err := a.options.Bus.AddEvents(ctx, a.options.Instance, reachable)
+		if err != nil || !all {
+			a.metrics.eventsLost.Inc()
+		}
 		err = errors.Join(a.options.Bus.Started(ctx, a.options.Instance, span, reports), err)
 		if err != nil && ctx.Err() == nil {
 			a.options.Logger.Debug("starts and ends not reported", slog.Any("error", err))
 		}
-		// The array is used again, and must not keep names of users who have gone.
-		clear(reports)
 	}
 }
 

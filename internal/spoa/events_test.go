@@ -1,8 +1,6 @@
 package spoa
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -51,7 +49,7 @@ func TestEventsAddUp(t *testing.T) {
 				}
 				started[series{tier, "GET", ""}] += told
 			}
-			events := e.countSecond(reports, rapid.IntRange(0, len(reports)).Draw(rt, "near"), started, tierOf)
+			events := e.countSecond(reports, started, tierOf)
 			for _, of := range events.Users {
 				users[of.Name].ends += of.Ends
 			}
@@ -75,95 +73,33 @@ func TestEventsAddUp(t *testing.T) {
 	})
 }
 
-// Whoever is near a limit is told of, and of the others those with most, and whose end is
-// still to come.
+// The bucket has the first users of the reports, and those whose end is still to come.
 func TestEventsAreOfTheBusiest(t *testing.T) {
 	e := newEvents()
 	tierOf := func(string) string { return "free" }
-	slow := bus.Started{User: "slow", Starts: 1, Active: 1}
-	e.countSecond([]bus.Started{slow}, 0, nil, tierOf)
+	e.countSecond([]bus.Started{{User: "slow", Starts: 1, Active: 1}}, nil, tierOf)
 
-	reports := []bus.Started{{User: "near", Starts: 1}}
-	for i := range 2 * maxBusiest {
-		reports = append(reports, bus.Started{User: fmt.Sprint("user", i), Starts: int64(2 + i)})
+	var reports []bus.Started
+	for i := range 2 * maxReported {
+		reports = append(reports, bus.Started{User: fmt.Sprint("user", i), Starts: 1})
 	}
-	slow.Starts, slow.Active = 0, 0
-	events := e.countSecond(append(reports, slow), 1, nil, tierOf)
+	events := e.countSecond(append(reports, bus.Started{User: "slow"}), nil, tierOf)
 	found := map[string]bus.EventsOf{}
 	for _, of := range events.Users {
 		found[of.Name] = of
 	}
-	for _, user := range []string{"near", "slow", fmt.Sprint("user", 2*maxBusiest-1), fmt.Sprint("user", maxBusiest)} {
-		if found[user].Ends == 0 {
-			t.Errorf("no end of %s is told of", user)
+	for _, user := range []string{"user0", fmt.Sprint("user", maxReported-1), "slow"} {
+		if found[user].Ends != 1 {
+			t.Errorf("%d ends of %s, want 1", found[user].Ends, user)
 		}
 	}
-	if len(found) != maxBusiest+2 {
-		t.Errorf("%d users are told of, want %d", len(found), maxBusiest+2)
+	if len(found) != maxReported+1 {
+		t.Errorf("%d users are in the bucket, want %d", len(found), maxReported+1)
 	}
 }
 
-// What Redis does not take is sent again with the next second, in order, and the oldest is
-// given up when too much waits.
-func TestEventsAreRepeated(t *testing.T) {
-	e := newEvents()
-	var taken []int64
-	var failing error
-	lost := 0
-	numbers := map[uint64]int64{} // of reports, and their seconds
-	send := func(second int64) {
-		t.Helper()
-		all := func(events bus.Events) (reachable, away bus.Events) { return events, bus.Events{} }
-		n, err := e.sendAll(t.Context(), bus.Events{Second: second, Tiers: []bus.EventsOf{{Name: "free", Ends: 1}}}, all, func(_ context.Context, number uint64, events bus.Events) error {
-			if of, known := numbers[number]; known && of != events.Second {
-				t.Errorf("report %d is of second %d, and was of %d", number, events.Second, of)
-			}
-			numbers[number] = events.Second
-			if failing == nil {
-				taken = append(taken, events.Second)
-			}
-			return failing
-		})
-		if !errors.Is(err, failing) {
-			t.Errorf("second %d: %v, want %v", second, err, failing)
-		}
-		lost += n
-	}
-	check := func(wantLost int, want ...int64) {
-		t.Helper()
-		if diff := cmp.Diff(want, taken); diff != "" || lost != wantLost {
-			t.Errorf("%d lost, want %d; taken (-want +got):\n%s", lost, wantLost, diff)
-		}
-	}
-	send(1)
-	check(0, 1)
-	failing = errors.New("no answer")
-	send(2)
-	send(3)
-	failing = nil
-	send(4)
-	check(0, 1, 2, 3, 4)
-	failing = errors.New("no answer")
-	for second := int64(5); second < 5+maxUnsent+3; second++ {
-		send(second)
-	}
-	failing, taken = nil, nil
-	send(20)
-	want := []int64{}
-	for second := int64(9); second < 5+maxUnsent+3; second++ {
-		want = append(want, second)
-	}
-	check(4, append(want, 20)...)
-	reports := len(numbers)
-	send(20) // the clock was set back
-	if len(numbers) != reports+1 {
-		t.Error("another report of the same second has the number of one before")
-	}
-}
-
-// What a lost shard, or the registry, did not take holds up the rest no longer than until the loss is noticed, whenever
-// it was counted. It is taken when that is back.
-func TestEventsOfALostShardHoldUpNoOthers(t *testing.T) {
+// What belongs to a lost shard, or to the registry, is left out of a report, so that the rest arrives.
+func TestEventsOfALostShardAreLeftOut(t *testing.T) {
 	b := unreachable(t, 2)
 	near, other := "alice", "bob"
 	for b.ShardOf(other) == b.ShardOf(near) {
@@ -172,48 +108,29 @@ func TestEventsOfALostShardHoldUpNoOthers(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		lose, find func(r *rig)
-		away, rest []string
+		rest       []string
 	}{
-		{"a shard", func(r *rig) { r.exchange.links[b.ShardOf(near)].loseRedis(errAway) }, func(r *rig) { r.exchange.links[b.ShardOf(near)].findRedis() },
-			[]string{near}, []string{other, "free"}},
-		{"the registry", func(r *rig) { r.noteRegistry(errAway) }, func(r *rig) { r.noteRegistry(nil) }, []string{"free"}, []string{near, other}},
+		{"a shard", func(r *rig) { r.exchange.links[b.ShardOf(near)].loseRedis(errAway) }, func(r *rig) { r.exchange.links[b.ShardOf(near)].findRedis() }, []string{other, "free"}},
+		{"the registry", func(r *rig) { r.noteRegistry(errAway) }, func(r *rig) { r.noteRegistry(nil) }, []string{near, other}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, func(o *Options) { o.Bus = b })
-			taken, e, back := map[int64][]string{}, newEvents(), false
-			send := func(second int64) error {
-				_, err := e.sendAll(t.Context(), bus.Events{Second: second, Users: oneEndOf(near, other), Tiers: oneEndOf("free")}, r.limiter.divideLost, func(_ context.Context, _ uint64, events bus.Events) error {
-					var names []string
-					for _, of := range slices.Concat(events.Users, events.Tiers) {
-						names = append(names, of.Name)
-					}
-					if !back && slices.Contains(names, tt.away[0]) {
-						return errAway
-					}
-					taken[events.Second] = append(taken[events.Second], names...)
-					return nil
-				})
-				return err
+			check := func(when string, want []string, wantAll bool) {
+				t.Helper()
+				events, all := r.limiter.withoutLost(bus.Events{Second: 7, Users: oneEndOf(near, other), Tiers: oneEndOf("free")})
+				var names []string
+				for _, of := range slices.Concat(events.Users, events.Tiers) {
+					names = append(names, of.Name)
+				}
+				if diff := cmp.Diff(want, names); diff != "" || events.Second != 7 || all != wantAll {
+					t.Errorf("%s: all %v, second %d, names (-want +got):\n%s", when, all, events.Second, diff)
+				}
 			}
-			if err := send(1); !errors.Is(err, errAway) {
-				t.Fatalf("before the loss is known: %v, want %v", err, errAway)
-			}
+			check("before", []string{near, other, "free"}, true)
 			tt.lose(r)
-			if err := send(2); err != nil {
-				t.Error(err)
-			}
-			if diff := cmp.Diff(map[int64][]string{1: tt.rest, 2: tt.rest}, taken); diff != "" {
-				t.Errorf("taken, by second (-want +got):\n%s", diff)
-			}
+			check("while it is lost", tt.rest, false)
 			tt.find(r)
-			back = true
-			if err := send(3); err != nil {
-				t.Error(err)
-			}
-			all := slices.Concat(tt.rest, tt.away)
-			if diff := cmp.Diff(map[int64][]string{1: all, 2: all, 3: {near, other, "free"}}, taken); diff != "" {
-				t.Errorf("taken when it is back, by second (-want +got):\n%s", diff)
-			}
+			check("when it is back", []string{near, other, "free"}, true)
 		})
 	}
 }

@@ -84,30 +84,25 @@ func (a *Agent) Lost() string {
 	return names
 }
 
-// divideLost divides a report of events into what Redis can take now, and what belongs to its parts that are lost.
-func (l *limiter) divideLost(all bus.Events) (reachable, away bus.Events) {
+// withoutLost returns what Redis can take now of a report of events, and whether that is all of it: one
+// call for all shards fails if one of them does.
+func (l *limiter) withoutLost(events bus.Events) (reachable bus.Events, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lost.count() == 0 && !l.lost.registry {
-		return all, bus.Events{}
+		return events, true
 	}
-	// One call for all shards fails if one of them does, and is repeated until all of it was taken: what is away would
-	// hold up the rest, and what comes behind it.
-	reachable.Second, away.Second = all.Second, all.Second
-	for _, of := range all.Users {
-		part := &reachable
-		if l.lost.shards[l.shardOf(of.Name).number] {
-			part = &away
+	reachable.Second = events.Second
+	for _, of := range events.Users {
+		if !l.lost.shards[l.shardOf(of.Name).number] {
+			reachable.Users = append(reachable.Users, of)
 		}
-		part.Users = append(part.Users, of)
 	}
 	// Tiers have users in all shards, and their bucket is where the registry is.
-	if l.lost.registry {
-		away.Tiers = all.Tiers
-	} else {
-		reachable.Tiers = all.Tiers
+	if !l.lost.registry {
+		reachable.Tiers = events.Tiers
 	}
-	return reachable, away
+	return reachable, false
 }
 
 // openShards is for how many lost shards users are not limited any more, because they were held for long enough.

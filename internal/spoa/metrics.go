@@ -88,7 +88,7 @@ type clusterMetrics struct {
 type creditMetrics struct {
 	granted, withdrawals                 prometheus.Counter
 	withdrawalsDropped, withdrawalErrors prometheus.Counter
-	creditUsers, untallied, tallyAt      prometheus.Gauge
+	creditUsers, tallyAt                 prometheus.Gauge
 	tallyErrors                          prometheus.Counter
 }
 
@@ -205,7 +205,7 @@ func newUserMetrics(f metric.Factory) userMetrics {
 		sharing: f.Counter("sluice_requests_sharing_total",
 			"Requests of users whom the limit file does not name exactly, beyond the quota of such users: they were judged by limits that all of those share."),
 		eventsLost: f.Counter("sluice_event_reports_lost_total",
-			"Seconds whose starts and ends Redis did not take within ten seconds, or took in part: what happened in them is missing in the buckets of events."),
+			"Seconds whose starts and ends Redis did not take, or took in part: what happened in them is missing in the buckets of events."),
 		bytes: [2]prometheus.Counter{
 			bandwidth.Down: moved.WithLabelValues(bandwidth.Down.String()),
 			bandwidth.Up:   moved.WithLabelValues(bandwidth.Up.String()),
@@ -259,8 +259,6 @@ func newCreditMetrics(f metric.Factory) creditMetrics {
 			"Calls of HAProxy's runtime API to withdraw credit that failed. They are repeated; meanwhile the cluster admits less of these users' limits than it may."),
 		creditUsers: f.Gauge("sluice_credit_users",
 			"Users in HAProxy's table of credit when it was last read: those who have credit, or had it in the last 10 minutes."),
-		untallied: f.Gauge("sluice_credit_users_uncounted",
-			"Of those, users whose requests by credit are not counted, because 262144 others are."),
 		tallyAt: f.Gauge("sluice_credit_last_read_timestamp_seconds",
 			"When HAProxy's table of credit was last read, in seconds since 1970: what it admitted by itself is counted up to then."),
 		tallyErrors: f.Counter("sluice_credit_read_errors_total",

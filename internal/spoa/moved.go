@@ -45,10 +45,9 @@ func newMovedBytes(counted [2]prometheus.Counter) movedBytes {
 	return movedBytes{counted, newRecent[movedUser](movedFor, maxMoved)}
 }
 
-// countTable takes what one of the tables counts of a user's bytes, and returns how many have
-// moved since the last time. The first one that is heard of a user may be old and counts
-// nothing; one that is lower than before was begun anew.
-func (m *movedBytes) countTable(user string, from bandwidth.Source, bytes [2]int64) (more [2]int64) {
+// countTable takes what one of the tables counts of a user's bytes. The first count of a user may
+// be old and counts nothing; one that is lower than before was begun anew.
+func (m *movedBytes) countTable(user string, from bandwidth.Source, bytes [2]int64) {
 	u, _ := m.get(user)
 	before := u.tables[from]
 	u.tables[from] = tableBytes{true, bytes}
@@ -56,15 +55,15 @@ func (m *movedBytes) countTable(user string, from bandwidth.Source, bytes [2]int
 	if before.known {
 		for _, d := range bandwidth.Directions {
 			// HAProxy has begun the entry anew, from 0.
-			if more[d] = bytes[d] - before.bytes[d]; more[d] < 0 {
-				more[d] = bytes[d]
+			more := bytes[d] - before.bytes[d]
+			if more < 0 {
+				more = bytes[d]
 			}
-			u.moved[d] += more[d]
-			m.addMoved(d, more[d])
+			u.moved[d] += more
+			m.addMoved(d, more)
 		}
 	}
 	m.put(user, u)
-	return more
 }
 
 // countCredit takes what the table of credit counts, and returns how many bytes per second have

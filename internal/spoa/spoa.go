@@ -80,7 +80,7 @@ func New(o Options) (*Agent, error) {
 	if o.Runtime != "" {
 		client := runtimeapi.New(o.Runtime)
 		a.runtime = client
-		a.tallies = newTallies(client, a.limiter.inForce.limitsOf, a.starts, a.metrics, o.Logger)
+		a.tallies = newTallies(client, a.clock, a.limiter.inForce.limitsOf, a.starts, a.metrics, o.Logger)
 		a.tallies.hearers = tallyHearers{natives: a.takeNativeCounts, inherited: a.takeInherited, present: a.presentByCredit, absent: a.forgetPlaces}
 	}
 	if o.Costs != "" {

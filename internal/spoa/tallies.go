@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/clock"
@@ -26,14 +28,12 @@ const (
 	// each. Reading a full table takes 40 s.
 	tallyEvery = time.Second
 	tallyRate  = 5000
-	// toldTogether is of how many users natives and the metrics are told at once: each of them costs
-	// as much as an entry, or keeps requests waiting for a lock.
-	toldTogether = 64
-	// maxUntold is how long one of them waits for the others.
-	maxUntold = 50 * time.Millisecond
-	// presentEvery is how often the names of users with requests by credit are renewed, which are
-	// kept for nameSpan, and how often others learn who is in the table.
-	presentEvery = time.Minute
+	// maxNatives is for how many users natives is called at once: each of them keeps requests
+	// waiting for a lock. maxNativesAge is how long one of them waits for the others.
+	maxNatives    = 64
+	maxNativesAge = 50 * time.Millisecond
+	// absentEvery is how often absent is called.
+	absentEvery = time.Minute
 )
 
 // creditReader reads HAProxy's tables: runtimeapi.Client.
@@ -42,20 +42,18 @@ type creditReader interface {
 	Dump(ctx context.Context, table string, rate int, each func(runtimeapi.Entry)) error
 }
 
-// tallies counts the requests that HAProxy admits by itself. HAProxy counts them in its
-// table of credit, apart from the tickets it draws, since one that is drawn may not
-// suffice; this reads the table now and then, and takes the differences.
+// tallies reads HAProxy's table of credit once a second. The cores follow what HAProxy has in
+// progress by credit (see tallyHearers), and starts and metrics count the requests that HAProxy
+// admits by itself. HAProxy counts these in the table apart from the tickets that it draws,
+// because one ticket may not suffice; tallies adds the differences between two reads.
 //
-// Metrics are given them at once. The starts of each second, which people look at, are
-// given them evenly over as much time as they were gathered in. With few users a request
-// is known after one or two seconds; 200 000 take 40 s to read, and are told evenly in the
-// 40 s after that.
-//
-// No count is above the truth. Not counted is what a HAProxy admits after the last read
-// before it ends, what was admitted before this agent began, and what an entry had that
-// HAProxy forgot between two reads.
+// No count is above the truth. Not counted are requests that a HAProxy admits between the last
+// read and its end, those that were admitted before this agent began, and those of an entry that
+// HAProxy forgot between two reads. If a table takes longer than a second
+// to read, an entry counts in the second in which it is read.
 type tallies struct {
 	table   creditReader
+	clock   *clock.Clock
 	of      func(user string) *limits.Limits
 	starts  *starts
 	metrics *metrics
@@ -63,32 +61,67 @@ type tallies struct {
 	log     *slog.Logger
 	failure failureTimes
 
-	process  uint64    // which HAProxy was read, by when it began, in µs; at first: when this agent did
-	fromZero bool      // entries that are new to the memory began when their counters were 0
-	absentAt time.Time // when absent was last told
+	process  uint64    // HAProxy process that was read, by when it began, in µs; at first: when this agent did
+	fromZero bool      // entries that are new to users began when their counters were 0
+	absentAt time.Time // when absent was last called
 
-	memory  tallyMemory
-	untold  untoldCounts
-	batches tallyBatches
+	layout  tallyLayout
+	round   uint32 // number of the read
+	users   map[string]*tally
+	natives []nativeCount // for the next call of natives
+	since   time.Time     // when the first of them was read
 }
 
-func newTallies(table creditReader, of func(user string) *limits.Limits, s *starts, m *metrics, log *slog.Logger) *tallies {
-	return &tallies{table: table, of: of, starts: s, metrics: m, log: log,
-		process: uint64(time.Now().UnixMicro()), memory: newTallyMemory(), batches: tallyBatches{starts: s}}
+// tally is what a user's entry had when it was last read.
+type tally struct {
+	counts []uint32 // by the kinds of the layout
+	round  uint32   // of that read
+	busy   bool     // requests were in progress, or admitted since the read before
+}
+
+// tallyHearers are called with what a read found; nil ones are not.
+type tallyHearers struct {
+	// natives is called with how many requests a user has in progress by HAProxy's table of
+	// credit, those included that were asked about, and the bytes that requests of the user ever
+	// moved: in each read for every user with some in progress or admitted since the last read,
+	// and one read longer.
+	natives func([]nativeCount)
+	// inherited is called with how many requests a user has in progress whose credit another agent
+	// took back, in the first read of a process that is older than this agent.
+	inherited func(user string, n int)
+	// present is called in each read for the users of natives.
+	present func(user string)
+	// absent is called once a minute, after a complete read, with the process, when the read
+	// began, and which users it found.
+	absent func(process uint64, began time.Time, shown func(user string) bool)
+}
+
+// nativeCount is what HAProxy's table of credit says of a user.
+type nativeCount struct {
+	user       string
+	of         *limits.Limits
+	inProgress int
+	bytes      [2]int64 // that requests of the user ever moved, by direction
+}
+
+func newTallies(table creditReader, c *clock.Clock, of func(user string) *limits.Limits, s *starts, m *metrics, log *slog.Logger) *tallies {
+	return &tallies{table: table, clock: c, of: of, starts: s, metrics: m, log: log, process: uint64(time.Now().UnixMicro())}
 }
 
 // run reads the table until ctx ends.
 func (t *tallies) run(ctx context.Context) error {
 	t.failure = afterStart()
 	for wait := time.Duration(0); clock.Sleep(ctx, wait); {
-		begun := time.Now()
 		err := t.readTable(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		t.tellHealth(err)
-		// A read of a large table takes longer than a second: HAProxy has a rest all the same.
-		wait = max(tallyEvery/10, tallyEvery-time.Since(begun))
+		// In the middle of a second, so that each report of starts, at a second's end, has one read of a small table.
+		// HAProxy has a rest after the read of a large one.
+		now := t.clock.Now()
+		middle := now.Add(tallyEvery / 2).Truncate(tallyEvery).Add(tallyEvery / 2)
+		wait = max(tallyEvery/10, middle.Sub(now))
 	}
 	return nil
 }
@@ -124,8 +157,8 @@ func (t *tallies) readTable(ctx context.Context) error {
 	// From before the first entry: places that are given later may be missing in what is read, and are not forgotten for it.
 	began := time.Now()
 	t.beginProcess(process, layout)
-	t.memory.round++
-	entries, beyond := 0, 0
+	t.round++
+	entries := 0
 	var unusable error
 	err = t.dumpTable(ctx, func(e runtimeapi.Entry) {
 		entries++
@@ -134,26 +167,27 @@ func (t *tallies) readTable(ctx context.Context) error {
 			unusable = errNewProcess
 		case len(e.GPC) < layout.first+len(layout.kinds):
 			unusable = fmt.Errorf("an entry of %s has %d counters: %s is %q", tallyTable, len(e.GPC), tallyVariable, text)
-		case !t.takeEntry(&e):
-			beyond++
+		default:
+			t.takeEntry(&e)
 		}
 	})
-	// What was read before an error is told too: the memory has it already.
-	t.flushUntold()
-	t.batches.endRead(time.Now(), layout.kinds)
+	// Entries that were read before an error count: the tallies have them already.
+	t.flushNatives()
 	if err := cmp.Or(err, unusable); err != nil {
 		return err
 	}
-	// The read was complete: whoever is new from now on has begun since.
+	// The read was complete: users who are new from now on have begun since.
 	t.fromZero = true
-	t.memory.forgetMissing()
-	// Who is beyond the bound is in the table, but the memory would say that they are not.
-	if t.hearers.absent != nil && beyond == 0 && began.Sub(t.absentAt) >= presentEvery {
+	for user, u := range t.users {
+		if u.round != t.round {
+			delete(t.users, user)
+		}
+	}
+	if t.hearers.absent != nil && began.Sub(t.absentAt) >= absentEvery {
 		t.absentAt = began
-		t.hearers.absent(process, began, t.memory.remembers)
+		t.hearers.absent(process, began, func(user string) bool { return t.users[user] != nil })
 	}
 	t.metrics.creditUsers.Set(float64(entries))
-	t.metrics.untallied.Set(float64(beyond))
 	return nil
 }
 
@@ -188,64 +222,130 @@ func (t *tallies) dumpTable(ctx context.Context, each func(runtimeapi.Entry)) er
 	return err
 }
 
-// beginProcess begins anew if it is another process than before.
+// beginProcess begins again if it is another process than before: the counters of one process, or
+// of other classes, say nothing about how much those of another grew.
 func (t *tallies) beginProcess(process uint64, layout tallyLayout) {
-	if process == t.process && slices.Equal(layout.kinds, t.memory.layout.kinds) && layout.first == t.memory.layout.first {
+	if process == t.process && slices.Equal(layout.kinds, t.layout.kinds) && layout.first == t.layout.first {
 		return
 	}
 	// A process that began after this agent, and after the one before, has admitted nothing
 	// that was counted. What is found of an older one may have been counted by another agent.
 	t.fromZero = process > t.process
-	t.process = process
-	t.memory.beginAnew(layout)
-	t.untold.sums.byKind = make([]int64, len(layout.kinds))
+	t.process, t.layout, t.users = process, layout, make(map[string]*tally)
 }
 
-// takeEntry takes an entry. It reports false if there is no room to remember it.
-func (t *tallies) takeEntry(e *runtimeapi.Entry) bool {
-	m := &t.memory
-	read := e.GPC[m.layout.first : m.layout.first+len(m.layout.kinds)]
-	i, known, room := m.slotOf(e.Key)
-	if !room {
-		return false
+// takeEntry takes what the table has of one user.
+func (t *tallies) takeEntry(e *runtimeapi.Entry) {
+	read := e.GPC[t.layout.first : t.layout.first+len(t.layout.kinds)]
+	u, known := t.users[e.Key]
+	if !known {
+		u = &tally{counts: make([]uint32, len(read))}
+		t.users[e.Key] = u
+		// Another agent may have counted these: no count may be above the truth.
+		if !t.fromZero {
+			copy(u.counts, read)
+		}
 	}
-	before := m.countersOf(i)
-	// Another agent may have counted it: no count may be above the truth.
-	if !known && !t.fromZero {
-		copy(before, read)
-	}
-	s := &m.slots[i]
-	s.round = m.round
-	// Who is not busy any more is told of once more: their last requests have ended since.
-	if busy := e.ConnCur > 0 || !slices.Equal(before, read); busy || s.busy {
-		s.busy = busy
-		t.starts.inCredit(e.Key, int64(e.ConnCur))
+	u.round = t.round
+	busy := e.ConnCur > 0 || !slices.Equal(u.counts, read)
+	if busy || u.busy {
 		of := t.of(e.Key)
-		t.tellPresent(e.Key, s)
-		t.untold.add(nativeCount{user: e.Key, of: of, inProgress: e.ConnCur, bytes: [2]int64{bandwidth.Down: e.BytesOut, bandwidth.Up: e.BytesIn}})
-		t.countGrowth(e.Key, of.Tier, before, read)
+		t.starts.inCredit(e.Key, int64(e.ConnCur))
+		t.countGrowth(e.Key, of.Tier, u.counts, read)
+		if t.hearers.present != nil {
+			t.hearers.present(e.Key)
+		}
+		if len(t.natives) == 0 {
+			t.since = time.Now()
+		}
+		t.natives = append(t.natives, nativeCount{user: e.Key, of: of, inProgress: e.ConnCur, bytes: [2]int64{bandwidth.Down: e.BytesOut, bandwidth.Up: e.BytesIn}})
 	}
-	// Of a large table few may be busy. What is told of them is compared with what HAProxy's
-	// other tables say at once, and with the time since the last read of it.
-	if n := len(t.untold.natives); n == toldTogether || n > 0 && time.Since(t.untold.since) > maxUntold {
-		t.flushUntold()
+	u.busy = busy
+	// Few users of a large table may be busy. The counts of natives are compared with HAProxy's
+	// other tables, which are current, and with the time since the last read of the user.
+	if n := len(t.natives); n == maxNatives || n > 0 && time.Since(t.since) > maxNativesAge {
+		t.flushNatives()
 	}
-	// No generation, but requests in progress: somebody else has taken this credit back.
+	// No generation, but requests in progress: another agent has taken this credit back.
 	if older := !t.fromZero; older && t.hearers.inherited != nil && e.ConnCur > 0 && gpt(e, 0) == 0 {
-		t.flushUntold()
+		t.flushNatives()
 		t.hearers.inherited(e.Key, e.ConnCur)
 	}
-	return true
 }
 
-// tellPresent tells present of a user. The names that it keeps are those of many minutes, and it
-// takes a lock, so that each read of each user would be too often.
-func (t *tallies) tellPresent(user string, s *tallySlot) {
-	now := 1 + uint32(time.Since(t.memory.anew)/time.Second)
-	// 0 is never: a slot that is new has told nobody, so the count begins with 1.
-	if t.hearers.present == nil || s.present > 0 && now-s.present < uint32(presentEvery/time.Second) {
-		return
+// countGrowth counts what is new in the counters of a user of a tier, and remembers them.
+func (t *tallies) countGrowth(user, tier string, before, read []uint32) {
+	for k := range read {
+		// HAProxy had forgotten the entry, and began another from 0.
+		if read[k] < before[k] {
+			clear(before)
+			break
+		}
 	}
-	s.present = now
-	t.hearers.present(user)
+	var all int64
+	for k, kind := range t.layout.kinds {
+		// Kinds that did not grow would become series that are 0 for ever.
+		n := int64(read[k] - before[k])
+		if n == 0 {
+			continue
+		}
+		t.starts.countStarts(user, kind.verb, kind.operation, n)
+		t.metrics.started.add(series{tier, kind.verb, kind.operation}, n)
+		all += n
+	}
+	if all > 0 {
+		t.metrics.credited.Add(float64(all))
+		t.metrics.byTier.add(outcome(tier, "credit", ""), all)
+	}
+	copy(before, read)
+}
+
+// flushNatives calls natives with what was read since the last call.
+func (t *tallies) flushNatives() {
+	if t.hearers.natives != nil && len(t.natives) > 0 {
+		t.hearers.natives(t.natives)
+	}
+	// The array is used again, and must not keep names.
+	clear(t.natives)
+	t.natives = t.natives[:0]
+}
+
+// tallyKind is a kind of requests that HAProxy counts apart.
+type tallyKind struct {
+	verb      string // "": not known
+	operation string // "": none
+}
+
+// tallyLayout says what the counters (gpc) of an entry count, from number first on: each
+// request that was admitted by credit is in one of them.
+type tallyLayout struct {
+	first int
+	kinds []tallyKind
+}
+
+// parseTallyLayout reads what haproxy.cfg says of its counters, such as "4 GET PUT
+// GET/LIST /BULK": counter 4 is of GETs without operation class, counter 5 of PUTs without
+// one, counter 6 of the class LIST, which all are GETs, and counter 7 of the class BULK
+// with any verb.
+func parseTallyLayout(text string) (tallyLayout, error) {
+	const counters = 100 // that an entry can have
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		return tallyLayout{}, fmt.Errorf("HAProxy does not tell what it counts (%s): it needs the haproxy.cfg of this version, and a reload", tallyVariable)
+	}
+	first, err := strconv.Atoi(words[0])
+	// What comes from HAProxy bounds memory here: each kind costs a counter of each user.
+	if err != nil || first < 0 || len(words) == 1 || first+len(words)-1 > counters {
+		return tallyLayout{}, fmt.Errorf("%s is %.100q: want the number of a counter, and what it and each one behind it counts, up to number %d", tallyVariable, text, counters-1)
+	}
+	layout := tallyLayout{first: first}
+	for _, word := range words[1:] {
+		verb, operation, _ := strings.Cut(word, "/")
+		kind := tallyKind{verb, operation}
+		if len(word) > 100 || kind == (tallyKind{}) || slices.Contains(layout.kinds, kind) {
+			return tallyLayout{}, fmt.Errorf("%s is %.100q: %.100q is not a verb or VERB/OPERATION that is there once", tallyVariable, text, word)
+		}
+		layout.kinds = append(layout.kinds, kind)
+	}
+	return layout, nil
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
@@ -76,7 +77,7 @@ func newTallyRig(t *testing.T) *tallyRig {
 	r := &tallyRig{t: t, table: &creditTableFake{process: uint64(time.Now().Add(time.Minute).UnixMicro()), layout: tallyLayoutText},
 		registry: prometheus.NewPedanticRegistry(), natives: map[string]int{}}
 	set := parse(t, testLimits)
-	r.tallies = newTallies(r.table, set.User, newStarts(), newMetrics(r.registry),
+	r.tallies = newTallies(r.table, &clock.Clock{}, set.User, newStarts(), newMetrics(r.registry),
 		slog.New(slog.NewTextHandler(&r.logged, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey {
 				return slog.Attr{}
@@ -116,7 +117,6 @@ func (r *tallyRig) mustRead() {
 
 // told is what starts were told until now, by user; each user's in progress is behind @.
 func (r *tallyRig) told() toldStarts {
-	r.batches.giveStarts(time.Now())
 	told := toldStarts{}
 	for _, report := range takeStarts(r.starts) {
 		told[report.User] = map[string]int64{"*": report.Starts}
@@ -245,10 +245,10 @@ func TestTalliesTellOfFewSoon(t *testing.T) {
 		begun := time.Now()
 		for i := range 3 {
 			r.takeEntry(&r.table.entries[i])
-			time.Sleep(maxUntold + time.Millisecond)
+			time.Sleep(maxNativesAge + time.Millisecond)
 		}
-		if told.IsZero() || told.Sub(begun) > 2*maxUntold {
-			t.Errorf("told after %v, want after %v at most, before the read has ended", told.Sub(begun), 2*maxUntold)
+		if told.IsZero() || told.Sub(begun) > 2*maxNativesAge {
+			t.Errorf("told after %v, want after %v at most, before the read has ended", told.Sub(begun), 2*maxNativesAge)
 		}
 	})
 }
@@ -298,95 +298,8 @@ sluice_tier_requests_total{limit="",tier="wide",verdict="credit"} 5
 # HELP sluice_credit_users Users in HAProxy's table of credit when it was last read: those who have credit, or had it in the last 10 minutes.
 # TYPE sluice_credit_users gauge
 sluice_credit_users 3
-# HELP sluice_credit_users_uncounted Of those, users whose requests by credit are not counted, because 262144 others are.
-# TYPE sluice_credit_users_uncounted gauge
-sluice_credit_users_uncounted 0
-`), "sluice_requests_started_total", "sluice_tier_requests_total", "sluice_credit_users", "sluice_credit_users_uncounted"); err != nil {
+`), "sluice_requests_started_total", "sluice_tier_requests_total", "sluice_credit_users"); err != nil {
 		t.Error(err)
-	}
-}
-
-// Starts of 40 seconds are not those of one.
-func TestTalliesAreToldEvenly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newTallyRig(t)
-		r.mustRead()
-		time.Sleep(40 * time.Second)
-		r.has(entry("alice", 0, 400, 40, 0), entry("bob", 0, 1, 0, 0))
-		r.mustRead()
-		sum := toldStarts{"alice": {}, "bob": {}}
-		for second := range 40 {
-			time.Sleep(time.Second)
-			told := r.told()
-			if n := told["alice"]["*"]; n < 9 || n > 11 {
-				t.Errorf("second %d: %d starts of alice, want 10", second, n)
-			}
-			for user, classes := range told {
-				for class, n := range classes {
-					sum[user][class] += n
-				}
-			}
-		}
-		if diff := cmp.Diff(toldStarts{"alice": {"*": 400, "GET": 360, "PUT": 40}, "bob": {"*": 1, "GET": 1}}, sum); diff != "" {
-			t.Errorf("told in all (-want +got):\n%s", diff)
-		}
-		if len(r.batches.ready) != 0 {
-			t.Errorf("%d batches are left", len(r.batches.ready))
-		}
-	})
-}
-
-// Of more users than starts have room for, those with most are told; metrics count all.
-func TestTalliesOfManyUsers(t *testing.T) {
-	r := newTallyRig(t)
-	const users = 5 * maxGrown
-	var entries []runtimeapi.Entry
-	for i := range users {
-		entries = append(entries, entry(fmt.Sprint("user", i), 0, uint32(1+i), 0, 0))
-	}
-	r.has(entries...)
-	r.mustRead()
-	if n := len(r.batches.ready[0].users); n != maxGrown {
-		t.Errorf("starts are to be told of %d users, want %d", n, maxGrown)
-	}
-	for _, u := range r.batches.ready[0].users {
-		if u.total <= users-maxGrown {
-			t.Fatalf("starts are to be told of %s with %d requests, and not of others with more", u.user, u.total)
-		}
-	}
-	if got, want := testutil.ToFloat64(r.metrics.credited), float64(users*(users+1)/2); got != want {
-		t.Errorf("%v requests by credit, want %v", got, want)
-	}
-	for range 3 * maxTallyBatches { // nobody takes what is told
-		for i := range entries {
-			entries[i].GPC[2]++
-		}
-		r.mustRead()
-	}
-	if len(r.batches.ready) > maxTallyBatches {
-		t.Errorf("%d batches wait to be told, want at most %d", len(r.batches.ready), maxTallyBatches)
-	}
-}
-
-func TestTalliedUsersAreBounded(t *testing.T) {
-	r := newTallyRig(t)
-	for i := range uint64(maxTallied) {
-		r.memory.index[i] = 0 // who they are does not matter
-	}
-	r.beginProcess(r.table.process, tallyLayout{first: 2, kinds: []tallyKind{{"GET", ""}, {"PUT", ""}, {"GET", "LIST"}}})
-	for i := range uint64(maxTallied) {
-		r.memory.index[i] = 0
-	}
-	r.memory.slots, r.memory.counts = make([]tallySlot, 1), make([]uint32, 3)
-	r.has(entry("alice", 0, 10, 2, 3))
-	r.mustRead()
-	if got := testutil.ToFloat64(r.metrics.untallied); got != 1 {
-		t.Errorf("%v users uncounted, want 1", got)
-	}
-	// Those who are gone leave room.
-	r.mustRead()
-	if got := testutil.ToFloat64(r.metrics.untallied); got != 0 || len(r.memory.index) != 1 {
-		t.Errorf("%v users uncounted, %d remembered, want 0 and 1", got, len(r.memory.index))
 	}
 }
 
@@ -477,8 +390,8 @@ func TestTalliesGoOnAfterErrors(t *testing.T) {
 		if got := testutil.ToFloat64(r.metrics.credited); got != 3 {
 			t.Errorf("%v requests by credit, want 3", got)
 		}
-		if got := testutil.ToFloat64(r.metrics.tallyAt); got != float64(time.Now().Unix()) {
-			t.Errorf("last read at %v, want %d", got, time.Now().Unix())
+		if got := testutil.ToFloat64(r.metrics.tallyAt); got != float64(time.Now().Unix())-.5 {
+			t.Errorf("last read at %v, want half a second before %d", got, time.Now().Unix())
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -550,7 +463,7 @@ func newTallyStand(t *testing.T) *tallyStand {
 	s := &tallyStand{t: t, front: proctest.FreeAddr(t)}
 	client := runtimeapi.New(filepath.Join(dir, "s"))
 	set := parse(t, testLimits)
-	s.tallies = newTallies(client, set.User, newStarts(), newMetrics(nil), slog.New(slog.DiscardHandler))
+	s.tallies = newTallies(client, &clock.Clock{}, set.User, newStarts(), newMetrics(nil), slog.New(slog.DiscardHandler))
 	s.start = func() {
 		s.proc = proctest.Start(t, []string{"RUNTIME=" + filepath.Join(dir, "s"), "HTTP_BIND=" + s.front, "ORIGIN=" + strings.TrimPrefix(origin.URL, "http://")},
 			proctest.HAProxyPath(t), "-W", "-db", "-f", "testdata/tallies.cfg")
@@ -592,7 +505,6 @@ func (s *tallyStand) counted() map[string]int64 {
 	if err := s.readTable(s.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}
-	s.batches.giveStarts(time.Now().Add(time.Hour)) // all of it
 	counted := map[string]int64{}
 	for _, report := range takeStarts(s.starts) {
 		if report.Starts == 0 { // HAProxy may not have ended a request of which the client has the answer
@@ -719,7 +631,7 @@ func BenchmarkTallies(b *testing.B) {
 			for i := range users {
 				f.entries = append(f.entries, runtimeapi.Entry{Found: true, Key: fmt.Sprint("user", i), GPC: make([]uint32, 12)})
 			}
-			t := newTallies(f, func(string) *limits.Limits { return &limits.Limits{Tier: "free"} }, newStarts(), newMetrics(nil), slog.New(slog.DiscardHandler))
+			t := newTallies(f, &clock.Clock{}, func(string) *limits.Limits { return &limits.Limits{Tier: "free"} }, newStarts(), newMetrics(nil), slog.New(slog.DiscardHandler))
 			b.ReportAllocs()
 			for b.Loop() {
 				if changed {
@@ -730,15 +642,15 @@ func BenchmarkTallies(b *testing.B) {
 				if err := t.readTable(b.Context()); err != nil {
 					b.Fatal(err)
 				}
-				t.batches.giveStarts(time.Now().Add(time.Hour))
+				t.starts.take()
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*users), "ns/entry")
 		})
 	}
 }
 
-// TestTalliesTellWhoIsThere tells about once a minute of users who have requests by credit, and who
-// is in the table, as a complete read has shown.
+// Each read tells of users who have requests by credit, and a complete one, once a minute, which users
+// are in the table.
 func TestTalliesTellWhoIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTallyRig(t)
@@ -760,7 +672,7 @@ func TestTalliesTellWhoIsThere(t *testing.T) {
 			want []string
 		}{
 			{"alice had requests", func() { r.has(entry("alice", 0, 5, 0, 0), entry("bob", 0, 0, 0, 0)) }, []string{"alice", "shown alice", "shown bob"}},
-			{"half a minute later", func() { time.Sleep(30 * time.Second); r.has(entry("alice", 0, 7, 0, 0)) }, nil},
+			{"half a minute later", func() { time.Sleep(30 * time.Second); r.has(entry("alice", 0, 7, 0, 0)) }, []string{"alice"}},
 			{"a minute later", func() { time.Sleep(31 * time.Second); r.has(entry("alice", 0, 9, 0, 0), entry("carol", 1, 0, 0, 0)) }, []string{"alice", "carol", "shown alice", "shown carol"}},
 			{"alice has nothing more", func() { time.Sleep(61 * time.Second); r.has(entry("alice", 0, 9, 0, 0)) }, []string{"alice", "shown alice"}},
 			{"nor now", func() { time.Sleep(61 * time.Second) }, []string{"shown alice"}},
