@@ -36,77 +36,39 @@ func writeBeside(dir string, c Config) (file string, env []string, err error) {
 	return filepath.Join(dir, "theirs.cfg"), env, nil
 }
 
-// HAProxy takes the lines without a word, whatever the limit file has them be and whatever the environment says.
-func TestLinesBesideAreValid(t *testing.T) {
-	t.Parallel()
-	failed := limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Minute}
-	for _, row := range []struct {
-		name   string
-		config Config
-	}{
-		{"as shipped", Config{}},
-		{"fitted", Config{Fitted: true, Identify: "header:X-User"}},
-		{"credentials", Config{Fitted: true, Identify: "s3,jwt:sub,basic,ip"}},
-		{"bandwidth", Config{Fitted: true, Bandwidth: true, Identify: "ip"}},
-		{"addresses", Config{Fitted: true, Identify: "ip", Addresses: limits.AddressLimits{Requests: 1, Concurrent: 1}}},
-		{"failed authentication", Config{Identify: "ip", Addresses: failed}},
-		{"exempt", Config{Fitted: true, Identify: "ip", Exempt: limits.Exempt{Addresses: []string{"10.0.0.0/8"}, Paths: []string{"/a", "/b/*"}}}},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			file, _, err := writeBeside(dir, row.config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, env := range [][]string{nil, {"SLUICE_CREDIT=off"}, {"SLUICE_UNREADABLE=deny"}, {"SLUICE_ACCESS_LOG=json"}} {
-				out := check(t, dir, file, env...)
-				if strings.TrimSpace(strings.Replace(out, "Configuration file is valid", "", 1)) != "" {
-					t.Errorf("%v: haproxy -c says %q, want nothing to say", env, out)
-				}
-			}
-		})
-	}
-}
+// besideAddresses are the lines with everything that refuses by itself.
+var besideAddresses = setup{beside: true, Config: Config{
+	Identify: "basic,header:X-User", Unreadable: "deny", Exempt: limits.Exempt{Paths: []string{"/exempt"}},
+	Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Hour},
+}}
 
 // What the rules themselves refuse is answered in a configuration of somebody's own as in ours, and goes to none of its backends.
 func TestRefusedBeside(t *testing.T) {
-	t.Parallel()
-	allow := func(heard) vars { return nil }
-	failed := limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Minute}
+	var served atomic.Int32
+	r := shared(t, besideAddresses.with(func(w http.ResponseWriter, _ *http.Request) {
+		served.Add(1)
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	r.refuseWith(refuseBad)
 	for _, row := range []struct {
-		name   string
-		config Config
-		answer func(heard) vars
-		header string
-		status int // of the second request
-		reason string
+		name, request string
+		status        int
+		reason        string
 	}{
-		{"by the agent", Config{}, func(heard) vars {
-			return vars{"reason": "request-rate", "class": "GET", "limit": uint32(5), "retry": uint32(1)}
-		}, "X-User: a", 429, "request-rate"},
-		{"by the limit of an address", Config{Addresses: failed}, allow, "X-User: a", 429, "failed-authentication"},
-		{"unreadable credentials", Config{Unreadable: "deny"}, allow, "Authorization: Odd", 400, "unreadable-credentials"},
-		{"not at all", Config{}, allow, "X-User: a", 401, ""},
-		{"exempt", Config{Addresses: failed, Exempt: limits.Exempt{Paths: []string{"/"}}}, allow, "X-User: a", 401, ""},
+		{"by the agent", httpGET("/", "X-User: bad"), 429, "request-rate"},
+		{"unreadable credentials", httpGET("/", "Authorization: Odd"), 400, "unreadable-credentials"},
+		{"exempt", httpGET("/exempt", "X-User: bad"), 401, ""},
+		{"not at all", httpGET("/", "X-User: a"), 401, ""},
+		{"by the limit of an address", httpGET("/", "X-User: a"), 429, "failed-authentication"},
+		{"exempt from that", httpGET("/exempt", "X-User: a"), 401, ""},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			var served atomic.Int32
-			r := newRig(t, setup{Config: row.config, beside: true, serve: func(w http.ResponseWriter, _ *http.Request) {
-				served.Add(1)
-				w.WriteHeader(http.StatusUnauthorized)
-			}})
-			r.answerWith(row.answer)
-			r.get(t, row.header)
-			before := served.Load()
-			got := r.get(t, row.header)
-			if got.Status != row.status || got.Header.Get("Sluice-Reason") != row.reason {
-				t.Errorf("status %d, reason %q, want %d, %q", got.Status, got.Header.Get("Sluice-Reason"), row.status, row.reason)
-			}
-			if refused := served.Load() == before; refused != (row.reason != "") {
-				t.Errorf("a backend has not seen it: %t", refused)
-			}
-		})
+		before := served.Load()
+		got := r.send(t, row.request)[0]
+		if got.Status != row.status || got.Header.Get("Sluice-Reason") != row.reason {
+			t.Errorf("%s: status %d, reason %q, want %d, %q", row.name, got.Status, got.Header.Get("Sluice-Reason"), row.status, row.reason)
+		}
+		if refused := served.Load() == before; refused != (row.reason != "") {
+			t.Errorf("%s: no backend has seen it: %t", row.name, refused)
+		}
 	}
 }

@@ -51,17 +51,6 @@ func TestCostRefusals(t *testing.T) {
 	}
 }
 
-func TestCostInAccessLog(t *testing.T) {
-	t.Parallel()
-	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}})
-	c.answerTold(overCost)
-	c.get(t, "X-User: ann")
-	line := c.takeLines(t, 0, 1)[0]
-	if want := "GET / 429 refused cost/pool ann tokens/minute 500000000000 0 42"; line.told() != want {
-		t.Errorf("line %s, want %s", line.told(), want)
-	}
-}
-
 // With SLUICE_RATELIMIT=all the answers to allowed requests say what is left.
 func TestRateLimitOnAllowedAnswers(t *testing.T) {
 	for _, row := range []struct {
@@ -104,8 +93,7 @@ func TestRateLimitOnAllowedAnswers(t *testing.T) {
 
 // Requests by credit are told how many tickets are left of their second: of their class, and of all.
 func TestRateLimitByCredit(t *testing.T) {
-	logged := setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_RATELIMIT=all", accessLog}}}
-	for _, s := range []setup{costly, logged} { // with the access log there is no short way
+	for _, s := range []setup{costly, logging} { // with the access log there is no short way
 		r := shared(t, s.with(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("RateLimit", `"theirs";r=1`) }))
 		r.teachRow(t, generation, 0, 0)
 		r.lend(t, "ann", credit(50, map[string]uint32{"*": 1000, "GET": 500}))
