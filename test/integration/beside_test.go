@@ -40,10 +40,10 @@ func TestBesideYourOwn(t *testing.T) {
 	var bytes transfer.Report
 	side(
 		func() {
-			r := s.Offer(t, "even", 220, 4*time.Second, scene.GETs(append(repeat("wild", 10), "calm")...))
+			r := s.Offer(t, "even", 204, 4*time.Second, scene.GETs(append(repeat("wild", 50), "calm")...))
 			scene.CheckAnswered(t, r)
 			scene.CheckLimit(t, r, "wild", 20, 0.9)
-			scene.CheckLimit(t, r, "calm", 100, 0.9)
+			scene.CheckLimit(t, r, "calm", 20, 0.9)
 		},
 		func() { scene.CheckRuns(t, closed.Run(t.Context(), s.Closed("busy", 40, 4*time.Second))) },
 		func() {
@@ -77,7 +77,7 @@ func TestBesideYourOwn(t *testing.T) {
 	for _, in := range s.Instances {
 		in.Agent.Kill()
 	}
-	r := s.Offer(t, "even", 220, 4*time.Second, scene.GETs(append(repeat("wild", 10), "calm")...))
+	r := s.Offer(t, "even", 204, 4*time.Second, scene.GETs(append(repeat("wild", 50), "calm")...))
 	scene.CheckAnswered(t, r)
 	scene.CheckSeconds(t, r, "wild", r.Start.Add(time.Second), r.Start.Add(r.Duration), 20, 23)
 	routes()

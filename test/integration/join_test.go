@@ -29,7 +29,7 @@ func TestInstanceJoins(t *testing.T) {
 		bytes = transfer.Run(t.Context(), s.Bytes, []transfer.Stream{
 			{Address: first.Address, User: "mover"}, {Address: second.Address, User: "mover", Begin: 4 * time.Second}}, d)
 	})
-	all.Go(func() { open = s.Offer(t, "even", 220, d, scene.GETs(append(repeat("wild", 10), "calm")...)) })
+	all.Go(func() { open = s.Offer(t, "even", 204, d, scene.GETs(append(repeat("wild", 50), "calm")...)) })
 	second.StartAgent(t)
 	awaitSteady(t, s)
 	joined = time.Now()
@@ -38,7 +38,7 @@ func TestInstanceJoins(t *testing.T) {
 	// The first one may admit its credit of the whole limit in the seconds of the join.
 	scene.CheckSeconds(t, open, "wild", start, joined, 20, 2*20)
 	scene.CheckSeconds(t, open, "wild", joined, start.Add(d), 20, 20)
-	if n := open.User("calm").Ratios(50, 0).FalseRefusals; n > 0 {
+	if n := open.User("calm").Ratios(10, 0).FalseRefusals; n > 0 {
 		t.Errorf("%d requests of a user far below the limit were refused", n)
 	}
 	scene.CheckRate(t, bytes.Of(0, 1), "alone", time.Second, 3*time.Second, 1)
