@@ -44,8 +44,6 @@ func (r *recent[V]) drop(key string) {
 	delete(r.old, key)
 }
 
-func (r *recent[V]) clear() { r.young, r.old = make(map[string]V), nil }
-
 func (r *recent[V]) len() int { return len(r.young) + len(r.old) }
 
 // forget turns when it is time. It is to be called now and then.
