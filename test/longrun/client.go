@@ -118,8 +118,8 @@ func (c *clients) burst(ctx context.Context, u user) {
 	}
 }
 
-// longestSocket is shorter than the hard-stop-after of world.go, so that no reload ends a websocket.
-const longestSocket = 8 * time.Second
+// longestSocket is shorter than the hard-stop-after of world.go and than the patience of the origin: neither ends a websocket.
+const longestSocket = 6 * time.Second
 
 // loop is one client that has one request at a time.
 func (c *clients) loop(ctx context.Context, u user, i int, random *rand.Rand) {

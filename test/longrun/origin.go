@@ -15,12 +15,10 @@ import (
 	"github.com/sluice-qos/sluice/test/mixed"
 )
 
-// server is the origin behind the HAProxies: mixed.Origin, and the demo origin where answers report costs. It writes down what
-// arrived: each request of clients, and counts of a flood's requests.
+// server is the origin behind the HAProxies. It writes down what arrived: each request of clients, and counts of a flood's requests.
 type server struct {
 	history *history.Writer
-	mixed   http.Handler
-	priced  http.Handler
+	origin  http.Handler
 
 	mu    sync.Mutex
 	crowd map[history.Crowd]int // requests by the other fields
@@ -40,7 +38,7 @@ func (o *server) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	if a.ID == "" { // a health check, or of steady load
-		o.mixed.ServeHTTP(w, q)
+		o.origin.ServeHTTP(w, q)
 		return
 	}
 	meter := &meter{history: o.history, user: a.User, id: a.ID}
@@ -51,11 +49,7 @@ func (o *server) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		meter.end()
 		o.history.Write(a)
 	}()
-	if q.URL.Path == origin.ChatPath || strings.HasPrefix(q.URL.Path, "/cost/") {
-		o.priced.ServeHTTP(out, q)
-		return
-	}
-	o.mixed.ServeHTTP(out, q)
+	o.origin.ServeHTTP(out, q)
 }
 
 func (o *server) count(c history.Crowd) {
@@ -133,7 +127,7 @@ func (o *server) serve(t *Scene) (addr string, err error) {
 	if err != nil {
 		return "", err
 	}
-	o.mixed, o.priced, o.crowd = mixed.Origin(), origin.New(), map[history.Crowd]int{}
+	o.origin, o.crowd = mixed.Origin(), map[history.Crowd]int{}
 	server := &http.Server{Handler: o, ReadHeaderTimeout: patience}
 	done := make(chan struct{})
 	go func() {
