@@ -36,38 +36,6 @@ func TestOutputKeepsTheEnd(t *testing.T) {
 	}
 }
 
-// What a stall makes worthless ends with it, and with nothing else before its time.
-func TestStallsBound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, tt := range []struct {
-			name    string
-			most    time.Duration
-			end     bool // the context above
-			stalled bool
-		}{
-			{"every nap ends in time", 0, false, false},
-			{"the one who asked has ended", 0, true, false},
-			{"a nap is late", -1, false, true},
-		} {
-			var s Stalls
-			above, end := context.WithCancel(t.Context())
-			ctx, cancel := s.Bound(above, tt.most)
-			if tt.end {
-				end()
-			}
-			time.Sleep(time.Second)
-			if ended := ctx.Err() != nil; ended != (tt.end || tt.stalled) || Stalled(ctx) != tt.stalled {
-				t.Errorf("%s: a second later it has ended: %v, by a stall: %v, want %v, %v", tt.name, ended, Stalled(ctx), tt.end || tt.stalled, tt.stalled)
-			}
-			cancel()
-			end()
-			if ctx.Err() == nil || Stalled(ctx) != tt.stalled {
-				t.Errorf("%s: cancelled, it goes on, or has stalled: %v, want %v", tt.name, Stalled(ctx), tt.stalled)
-			}
-		}
-	})
-}
-
 // The longest time for which a process stood still is remembered.
 func TestStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -2,7 +2,6 @@ package proctest
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 )
@@ -29,24 +28,6 @@ func WatchNaps(ctx context.Context, note func(began time.Time, late time.Duratio
 		note(began, time.Since(began)-nap)
 	}
 }
-
-// errStall is why a context of Bound ended early.
-var errStall = errors.New("the machine stood still")
-
-// Bound is a context for something that proves nothing once the machine has stood still for
-// longer than most: it ends then, and when ctx does. It watches until cancel is called.
-func (s *Stalls) Bound(ctx context.Context, most time.Duration) (bounded context.Context, cancel func()) {
-	bounded, end := context.WithCancelCause(ctx)
-	go WatchNaps(bounded, func(_ time.Time, late time.Duration) {
-		if s.note(late); late > most {
-			end(errStall)
-		}
-	})
-	return bounded, func() { end(nil) }
-}
-
-// Stalled reports whether a context of Bound ended because the machine stood still.
-func Stalled(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errStall) }
 
 func (s *Stalls) note(late time.Duration) {
 	s.mu.Lock()

@@ -36,11 +36,10 @@ func Poll(limit time.Duration, check func() error) error {
 
 const pollEvery = 5 * time.Millisecond
 
-// AwaitHour is the beginning of tests that count in hours, which are those of the clock: it
-// waits for the next one unless two minutes of this one are left.
+// AwaitHour is the beginning of tests that count in hours or minutes, which are those of the clock: it waits for the next hour unless a
+// minute of this one is left.
 func AwaitHour() {
-	const least = 2 * time.Minute
-	if left := time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)); left < least {
+	if left := time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)); left < time.Minute {
 		time.Sleep(left)
 	}
 }

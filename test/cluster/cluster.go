@@ -6,6 +6,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -178,6 +179,21 @@ func (c *Cluster) Stop() {
 	if c.Redis != nil {
 		c.Redis.Stop()
 	}
+}
+
+// Processes are all that run, by what they are called in reports: "agent-0", "redis".
+func (c *Cluster) Processes() map[string]*proctest.Process {
+	all := map[string]*proctest.Process{}
+	if c.Redis != nil {
+		all["redis"] = c.Redis
+	}
+	for i, in := range c.Instances {
+		all[fmt.Sprintf("agent-%d", i)], all[fmt.Sprintf("haproxy-%d", i)] = in.Agent, in.HAProxy
+	}
+	for i, p := range c.Polygens {
+		all[fmt.Sprintf("polygen-%d", i)] = p.Process
+	}
+	return all
 }
 
 // Addresses are where the instances' clients connect.

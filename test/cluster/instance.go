@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -164,47 +163,12 @@ func (in *Instance) line(what, to string) string {
 	return in.cluster.options.Line(what+" of "+in.Name, to)
 }
 
-// masterSocket is the path of HAProxy's master socket, where it has one.
-func (in *Instance) masterSocket() string { return filepath.Join(filepath.Dir(in.SPOE), "master.sock") }
-
-// OldWorkers is what those workers of a HAProxy with a master still have in progress that a reload has replaced.
-func (in *Instance) OldWorkers() (string, error) {
-	workers, err := ask(in.masterSocket(), "show proc")
-	_, old, _ := strings.Cut(workers, "# old workers")
-	text := strings.Builder{}
-	for line := range strings.Lines(old) {
-		if fields := strings.Fields(line); err == nil && len(fields) > 1 && fields[1] == "worker" {
-			var sessions string
-			sessions, err = ask(in.masterSocket(), "@!"+fields[0]+" show sess all")
-			text.WriteString(line + sessions)
-		}
-	}
-	return text.String(), err
-}
-
-// ask sends HAProxy's socket a command, and quit after it: a master keeps the connection open otherwise.
-func ask(socket, command string) (string, error) {
-	conn, err := net.Dial("unix", socket)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		return "", err
-	}
-	if _, err := fmt.Fprintln(conn, command+"\nquit"); err != nil {
-		return "", err
-	}
-	answer, err := io.ReadAll(conn)
-	return string(answer), err
-}
-
 // StartHAProxy starts the instance's HAProxy, or starts it again.
 func (in *Instance) StartHAProxy(t testing.TB) {
 	t.Helper()
 	env := slices.Concat(in.env, in.cluster.options.EnvOf("haproxy of "+in.Name))
 	if in.cluster.options.Master {
-		in.HAProxy = proctest.Start(t, env, proctest.HAProxyPath(t), "-W", "-db", "-S", in.masterSocket(), "-f", in.config)
+		in.HAProxy = proctest.Start(t, env, proctest.HAProxyPath(t), "-W", "-db", "-f", in.config)
 		proctest.Eventually(t, in.Name+"'s HAProxy accepts connections", func() error {
 			conn, err := net.Dial("tcp", in.Address)
 			if err == nil {
