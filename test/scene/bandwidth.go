@@ -11,8 +11,8 @@ import (
 const MiB = 1 << 20
 
 // The band of a rate, as fractions of the limit, over two seconds and more. BenchmarkLoadBandwidth measures how exact a rate
-// is; a busy machine delivers late what HAProxy let through in time.
-const leastRate, mostRate = 0.75, 1.15
+// is; a busy machine delivers late what HAProxy let through in time, or not all of it.
+const leastRate, mostRate = 0.6, 1.15
 
 // Streams are so many transfers of a user, dealt out to the instances.
 func (s *Scene) Streams(user string, n int, up bool) (streams []transfer.Stream) {
@@ -34,18 +34,17 @@ func Join(lists ...[]transfer.Stream) (all []transfer.Stream, at []int) {
 // CheckRate fails the test if streams failed, or moved more or less than so many MiB a second.
 func CheckRate(t testing.TB, r transfer.Report, what string, from, to time.Duration, want float64) {
 	t.Helper()
-	CheckRateUpTo(t, r, what, from, to, want, 1)
+	CheckRateBetween(t, r, what, from, to, leastRate*want, mostRate*want)
 }
 
-// CheckRateUpTo is CheckRate where up to so many limits may be moved.
-func CheckRateUpTo(t testing.TB, r transfer.Report, what string, from, to time.Duration, want, limits float64) {
+// CheckRateBetween is CheckRate with a band.
+func CheckRateBetween(t testing.TB, r transfer.Report, what string, from, to time.Duration, least, most float64) {
 	t.Helper()
 	for _, e := range r.Errors {
 		t.Error(e)
 	}
-	if got := r.Rate(from, to) / MiB; got < leastRate*want || got > mostRate*limits*want {
-		t.Errorf("%s: %.2f MiB/s from %v to %v, want %.2f to %.2f", what, got, from, to, leastRate*want, mostRate*limits*want)
-	} else {
-		t.Logf("%s: %.3f of %v MiB/s", what, got/want, want)
+	got := r.Rate(from, to) / MiB
+	if t.Logf("%s: %.2f MiB/s", what, got); got < least || got > most {
+		t.Errorf("%s: %.2f MiB/s from %v to %v, want %.2f to %.2f", what, got, from, to, least, most)
 	}
 }
