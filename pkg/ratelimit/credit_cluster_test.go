@@ -37,23 +37,16 @@ func one(_ int, total float64) func(int, int) float64 {
 // after that all of it; whoever stays below is not refused.
 func TestClusterCredit(t *testing.T) {
 	const cold = 4
-	for _, limit := range []int{10, 100, 1000} {
-		for _, agents := range []int{1, 2, 4, 10} {
+	for _, limit := range []int{10, 100} {
+		for _, agents := range []int{1, 4} {
 			for _, p := range append(patterns[:len(patterns):len(patterns)], pattern{"one", one}) {
 				if agents == 1 && p.name != "even" {
 					continue
 				}
-				for _, factor := range []float64{0.3, 0.9, 1.5, 100} {
-					if most := 20_000 / float64(limit); factor > most {
-						factor = most // more costs too much to simulate
-					}
+				for _, factor := range []float64{0.9, 1.5, 50} {
 					t.Run(fmt.Sprintf("limit %d/%d agents/%s/%g times the limit", limit, agents, p.name, factor), func(t *testing.T) {
-						seconds := cold + 4
-						if factor*float64(limit) > 5000 {
-							seconds = cold + 2
-						}
 						c := scenario{
-							seed: 20, agents: agents, rates: get(limit), seconds: seconds, rtt: time.Millisecond,
+							seed: 20, agents: agents, rates: get(limit), seconds: cold + 3, rtt: time.Millisecond,
 							load: coldThenHot(cold, p, agents, float64(limit), factor), lending: lending{on: true},
 						}.run()
 						c.check(t, 1, 0.99)
