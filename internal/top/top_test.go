@@ -48,14 +48,14 @@ func TestTopByCost(t *testing.T) {
 	p.Ranked[0].State = api.Spent
 	const head = "2026-11-20T12:00:00Z  polygen one, leading, limits version 0123456789ab, users seen: 12, by cost:tokens\n"
 	for people, want := range map[bool]string{
-		true: head + `user                  tier  state      limit                  used      of  part  left  resets in  rate/s  seen
-alice                 pro   spent      tokens/day           503000  500000  100%     0    12h0m0s    80.0  0.0s
-"carol\x20d"@uploads  free  throttled  tokens/day(dry-run)  499999  500000   99%     1    12h0m0s     4.2  0.0s
-~AB                   free  blocked    -                         -       -     -     -          -     0.0  0.0s`,
-		false: head + `#user                 tier  state      limit                  used     max  used_%  left  resets_s  rate/s  seen_s
-alice                 pro   spent      tokens/day           503000  500000     100     0     43200    80.0     0.0
-"carol\x20d"@uploads  free  throttled  tokens/day(dry-run)  499999  500000      99     1     43200     4.2     0.0
-~AB                   free  blocked    -                         -       -       -     -         -     0.0     0.0`,
+		true: head + `user          tier  state      limit                  used      of  part  left  resets in  rate/s  seen
+alice         pro   spent      tokens/day           503000  500000  100%     0    12h0m0s    80.0  0.0s
+"carol\x20d"  free  throttled  tokens/day(dry-run)  499999  500000   99%     1    12h0m0s     4.2  0.0s
+~AB           free  blocked    -                         -       -     -     -          -     0.0  0.0s`,
+		false: head + `#user         tier  state      limit                  used     max  used_%  left  resets_s  rate/s  seen_s
+alice         pro   spent      tokens/day           503000  500000     100     0     43200    80.0     0.0
+"carol\x20d"  free  throttled  tokens/day(dry-run)  499999  500000      99     1     43200     4.2     0.0
+~AB           free  blocked    -                         -       -       -     -         -     0.0     0.0`,
 	} {
 		if diff := cmp.Diff(want, strings.Join(formatTable(p, people, 0), "\n")); diff != "" {
 			t.Errorf("for people %v (-want +got):\n%s", people, diff)
