@@ -142,7 +142,7 @@ func (c *clients) loop(ctx context.Context, u user, i int, random *rand.Rand) {
 	}
 }
 
-// request is one that is to be sent.
+// request is a planned request.
 type request struct {
 	user, method, kind, path string
 	instance                 int

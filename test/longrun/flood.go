@@ -86,8 +86,8 @@ func (s *scenario) floodUser(random *rand.Rand) (kind string, number uint64) {
 // outcome counts what became of a flood's requests.
 type outcome struct{ admitted, refused, gaveUp, unsent, failed int }
 
-// flood has so many connections to each instance send one request after another, each when the one before is answered or given up. It
-// returns what waits for the end.
+// flood keeps conns connections to each instance busy: each sends its next request when the last one is answered or given up. The function
+// it returns waits for the end.
 func (r *runner) flood(conns int, d time.Duration) (end func() error, err error) {
 	spec, o, err := r.floodSpec(conns, floodPatience)
 	if err != nil {
@@ -110,7 +110,7 @@ func (r *runner) flood(conns int, d time.Duration) (end func() error, err error)
 	}, nil
 }
 
-// connectAtOnce opens so many connections to all instances together, and sends one request on each.
+// connectAtOnce opens conns connections to all instances together, and sends one request on each.
 func (r *runner) connectAtOnce(conns int) (end func() error, err error) {
 	spec, o, err := r.floodSpec(conns/r.instances, stormPatience)
 	if err != nil {
@@ -138,7 +138,7 @@ func (r *runner) endFlood(o *outcome) {
 	r.say("%+v", *o)
 }
 
-// floodSpec is a load of a flood's users, whose outcome is complete when it is over.
+// floodSpec is a load of a flood's users. Its outcome is complete after the load.
 func (r *runner) floodSpec(conns int, patience time.Duration) (load.Spec, *outcome, error) {
 	targets, err := load.Spread("even", r.world.c.Addresses()...)
 	random := rand.New(rand.NewPCG(r.seed, uint64(time.Since(r.begun))))

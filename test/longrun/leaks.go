@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-qos/sluice/test/longrun/history"
 )
 
-// leaks are what is held although nothing runs. What could not be asked is told as one, too.
+// leaks are what is held although nothing runs. A part that does not answer counts as a leak.
 func (w *world) leaks() (all []history.Leak) {
 	leak := func(place, holder, user, what string, count float64) {
 		if count != 0 {
@@ -81,7 +81,7 @@ func (w *world) slots() (all []history.Leak) {
 			if credit.Possible(of, w.scenario.instances) {
 				portion = int64(credit.Portion(of.Concurrent, w.scenario.instances))
 			}
-			// What runs is not told again while it fits into the portion, nor is that looked at.
+			// Agents do not report running requests again while they fit into the portion.
 			if told := time.Since(time.UnixMilli(at)); held > portion && (portion == 0 || told < 30*time.Second) {
 				all = append(all, history.Leak{At: time.Now(), Place: "redis", Holder: instance, User: user, What: fmt.Sprintf("slots beyond %d, as told %v ago", portion, told.Round(time.Second)), Count: held - portion})
 			}

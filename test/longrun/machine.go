@@ -21,7 +21,7 @@ const stall = 30 * time.Millisecond
 // watched is how often it is looked at how long processes have waited.
 const watched = 100 * time.Millisecond
 
-// machine knows when the machine did not run what was ready to run, so that nobody is blamed for it.
+// machine knows when the machine did not run what was ready to run, so that the judge can excuse Sluice.
 type machine struct {
 	mu     sync.Mutex
 	fault  history.Fault // begins and ends with zero times if there is none
@@ -86,8 +86,8 @@ func (m *machine) over(before time.Time) (f history.Fault, over bool) {
 	return f, true
 }
 
-// threads is for how long a thread of a part has waited since the last time, of those the one that waited longest. What the
-// kernel does not tell is 0.
+// threads is for how long a thread of a part has waited since the last time, the longest of all. It is 0 where the kernel
+// does not count.
 func (m *machine) threads(w *world) (longest time.Duration) {
 	waited := map[string]time.Duration{}
 	for _, p := range w.parts {

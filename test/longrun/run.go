@@ -121,7 +121,7 @@ func (r *runner) run() error {
 		r.history.Write(history.Quiet{Begin: began, End: ended})
 		clock.Sleep(ctx, q.End-q.Rest)
 		r.checkLeaks()
-		// What the end of faults took longer than planned comes on top.
+		// Faults that ended late delay the rest of the plan.
 		if late := time.Since(r.begun) - q.End; late > time.Second {
 			r.begun = r.begun.Add(late)
 		}
@@ -178,8 +178,8 @@ func (r *runner) problem(format string, args ...any) {
 	r.say("PROBLEM: %s", text)
 }
 
-// checkLeaks gives held things time to go before they count: slots whose return was lost count for 30 s (docs/failures.md), of which
-// the quiet time was more than ten.
+// checkLeaks gives held things time to go before they count: slots whose return was lost count for 30 s (docs/failures.md), more
+// than ten of them in the quiet time.
 func (r *runner) checkLeaks() {
 	leaks := r.world.leaks()
 	for again := 20; len(leaks) > 0 && again > 0; again-- {

@@ -17,7 +17,7 @@ const (
 	presentUsers = 10_000 // at a time
 	allUsers     = 20_000
 	turns        = 10 // after which all were there
-	fewUsers     = 5  // who ask for twice their limit, and as many of whom agents are asked each time
+	fewUsers     = 5  // who ask for twice their limit, and as many without credit
 )
 
 // soakScenario serves steady load while limits change and HAProxies are reloaded each minute.

@@ -113,7 +113,7 @@ func (p *part) crashed() bool {
 	return !p.away && !p.frail && !p.process().Running()
 }
 
-// limitFiles leaves the process so many file descriptors more than it has, and returns what undoes that.
+// limitFiles allows the process a few file descriptors more than it has open. undo lifts the limit.
 func (p *part) limitFiles(more int64) (undo func() error, err error) {
 	type before struct {
 		pid   int

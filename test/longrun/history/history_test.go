@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What is written is read again, by type and in the order of the lines.
+// Read returns all records, by type and in the order of the lines.
 func TestWrittenAndRead(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 5, time.UTC)
 	want := &History{

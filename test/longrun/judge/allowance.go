@@ -23,10 +23,10 @@ var (
 	nothing   = part{}
 )
 
-// beside is the limit, and so many even parts of it besides.
-func beside(even float64) part { return part{whole: 1, even: even} }
+// plus is the limit and a number of even parts.
+func plus(even float64) part { return part{whole: 1, even: even} }
 
-// Whose requests a fault may fail.
+// victims are the requests that a fault may fail.
 type victims int
 
 const (
@@ -37,20 +37,20 @@ const (
 
 // An effect is what a fault allows while it lasts and for recovery after its end. A field that is zero is as without a fault.
 type effect struct {
-	requests, inProgress, bytes, costs part // at most so much of the limit is admitted, in progress, moved, spent
-	waits                              part // at most so many times as long as an answer may take otherwise
+	requests, inProgress, bytes, costs part // the most of a limit that is admitted, in progress, moved, spent
+	waits                              part // the longest wait, as a multiple of the wait without faults
 	// HAProxy admits its part of the default tier, whose limit may be larger than the user's own.
 	byDefault bool
 	fails     victims
-	// Users may be refused who had at least so much of their limit.
+	// Users who had this part of their limit may be refused.
 	refusedRate, refusedInProgress, refusedCost *part
-	// For so long after the fault began, before any part notices it, users may be refused whatever they had.
+	// Time until any part notices the fault. Until then users may be refused whatever they had.
 	unnoticed time.Duration
 	recovery  time.Duration
-	// For so long after the end refusedInProgress holds, if that is longer than recovery.
+	// Time after the end in which refusedInProgress holds, if longer than recovery.
 	drains time.Duration
-	// alone: a HAProxy decides without its agent. forgets: it lost its counts. Where both come together it admits the same once
-	// more, and limits no bytes.
+	// alone: a HAProxy decides without its agent. forgets: it lost its counts. Both together double what it
+	// admits, and it limits no bytes.
 	alone, forgets bool
 }
 
@@ -65,9 +65,9 @@ type allowance struct {
 	effect
 }
 
-// normal is what holds where nothing is broken. Refusals below 0.6 of a limit are too early: HAProxies have a quarter of it
-// between them as credit, and agents lease some of the rest ahead. Who counted each request twice would refuse at half. Of costs nobody has anything
-// ahead; but a correction is sent once, and a few of a burst may be lost. Who gave nothing back would refuse those at half who say twice what they cost.
+// normal holds without faults. Refusals below 0.6 of a limit are too early: HAProxies have a quarter of the limit as credit, and agents
+// lease some of the rest ahead. An agent that counted each request twice would refuse at half. Costs are never leased ahead, but a correction
+// is sent once, and a few of a burst may be lost. An agent without corrections would refuse users at half if they announce twice the cost.
 var normal = effect{
 	requests: whole, inProgress: whole, bytes: whole, costs: whole, waits: whole,
 	refusedRate: &part{whole: 0.6}, refusedInProgress: &part{whole: 0.6}, refusedCost: &part{whole: 0.8},
@@ -120,13 +120,13 @@ func (e *effect) mayFail(o *Observation, instance int) bool {
 	return e.fails == everybodys || e.fails == itsOwn && (instance == o.Instance || instance < 0)
 }
 
-// refusal is the least part of a limit of which a user may be refused: p, if that is less than otherwise.
+// refusal is the part of a limit that a refused user must have had: p, if that is less than otherwise.
 func (e *effect) refusal(p, otherwise *part, o *Observation, n, instance int) float64 {
 	switch {
 	case e.mayFail(o, instance):
 		return 0 // a verdict that came too late is a refusal, too
 	case e.byDefault && math.IsInf(o.Limit, 1):
-		return 0 // who has no limit of their own may have the default tier's while no agent answers
+		return 0 // without an agent users without a limit have the default tier's
 	case p == nil:
 		return otherwise.of(n)
 	}

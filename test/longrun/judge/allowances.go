@@ -23,29 +23,29 @@ var (
 	quarterPart = &part{even: .25}
 )
 
-// What parts that are away or late allow.
+// Effects of parts that are away or late.
 var (
 	// Without its agent a HAProxy admits an even part, and the other HAProxies the whole limit until they drop the agent from the
 	// list; its slots are free to others although its requests go on, and so is its share of the bandwidth. Users with credit, a
 	// quarter of an even part, are refused beyond it until HAProxy notices. Costs are known to the agent alone.
 	agentAway = effect{
-		requests: beside(1), byDefault: true, inProgress: double, bytes: double, costs: unbounded,
+		requests: plus(1), byDefault: true, inProgress: double, bytes: double, costs: unbounded,
 		refusedRate: quarterPart, refusedInProgress: quarterPart, refusedCost: anything, unnoticed: agentUnnoticed, alone: true, recovery: 5 * time.Second,
 	}
 	agentReset = effect{
-		requests: beside(1), byDefault: true, inProgress: beside(1), bytes: beside(1), costs: unbounded,
+		requests: plus(1), byDefault: true, inProgress: plus(1), bytes: plus(1), costs: unbounded,
 		refusedRate: quarterPart, refusedInProgress: quarterPart, refusedCost: anything, unnoticed: agentUnnoticed, alone: true, recovery: 2 * time.Second,
 	}
 	agentRestarted = effect{
-		inProgress: beside(1), bytes: double, costs: unbounded,
+		inProgress: plus(1), bytes: double, costs: unbounded,
 		refusedRate: evenPart, refusedInProgress: evenPart, refusedCost: anything, recovery: 5 * time.Second,
 	}
 	agentLate = effect{
-		requests: beside(.1), byDefault: true, inProgress: beside(1), costs: unbounded,
+		requests: plus(.1), byDefault: true, inProgress: plus(1), costs: unbounded,
 		refusedRate: anything, refusedInProgress: anything, refusedCost: anything, waits: part{whole: 10}, recovery: 2 * time.Second,
 	}
 	agentSlow = effect{
-		requests: beside(1), byDefault: true, inProgress: beside(1), bytes: beside(1), costs: unbounded,
+		requests: plus(1), byDefault: true, inProgress: plus(1), bytes: plus(1), costs: unbounded,
 		refusedRate: anything, refusedInProgress: anything, refusedCost: anything, recovery: 2 * time.Second,
 	}
 	agentNoFiles = effect{
@@ -53,19 +53,19 @@ var (
 		refusedRate: quarterPart, refusedInProgress: quarterPart, refusedCost: anything, alone: true, recovery: 2 * time.Second,
 	}
 
-	haproxyEnded = effect{bytes: beside(1), refusedCost: anything, fails: itsOwn, forgets: true, recovery: time.Second}
+	haproxyEnded = effect{bytes: plus(1), refusedCost: anything, fails: itsOwn, forgets: true, recovery: time.Second}
 	haproxyStops = effect{bytes: double, refusedRate: evenPart, refusedCost: anything, fails: itsOwn, recovery: time.Second}
 	haproxyFull  = effect{
-		requests: beside(1), byDefault: true, inProgress: double, bytes: double, costs: unbounded,
+		requests: plus(1), byDefault: true, inProgress: double, bytes: double, costs: unbounded,
 		refusedRate: quarterPart, refusedInProgress: anything, refusedCost: anything, fails: itsOwn, recovery: 2 * time.Second,
 	}
 	haproxyReloaded = effect{
-		requests: beside(.25), bytes: double, refusedInProgress: anything, refusedCost: anything, recovery: 2 * time.Second, drains: Drain + 2*time.Second,
+		requests: plus(.25), bytes: double, refusedInProgress: anything, refusedCost: anything, recovery: 2 * time.Second, drains: Drain + 2*time.Second,
 	}
 
 	// Without Redis each instance has an even part by itself; a replica takes over within five seconds.
 	redisAway = effect{
-		requests: perEach, inProgress: perEach, bytes: beside(1), costs: perEach,
+		requests: perEach, inProgress: perEach, bytes: plus(1), costs: perEach,
 		refusedRate: evenPart, refusedInProgress: evenPart, refusedCost: anything, unnoticed: redisUnnoticed, recovery: 5 * time.Second,
 	}
 	redisRefuses = redisAway.noticed().recovers(2 * time.Second)
@@ -75,13 +75,13 @@ var (
 	}
 	redisEmptied = effect{requests: double, inProgress: double, costs: double, refusedRate: anything, refusedCost: anything, recovery: 2 * time.Second}
 	nodesSlow    = effect{
-		requests: perEach, inProgress: perEach, bytes: beside(1), costs: perEach,
+		requests: perEach, inProgress: perEach, bytes: plus(1), costs: perEach,
 		refusedRate: anything, refusedInProgress: anything, refusedCost: anything, recovery: 5 * time.Second,
 	}
 
 	// Of one agent's link to Redis: the others drop the agent after 1.5 s, and share the whole limit next to its part.
 	linkCut = effect{
-		requests: double, inProgress: double, bytes: beside(1), costs: double,
+		requests: double, inProgress: double, bytes: plus(1), costs: double,
 		refusedRate: evenPart, refusedInProgress: evenPart, refusedCost: anything, unnoticed: redisUnnoticed, recovery: 5 * time.Second,
 	}
 	linkSlow = effect{
@@ -93,7 +93,7 @@ var (
 		refusedRate: evenPart, refusedInProgress: evenPart, refusedCost: anything, recovery: time.Second,
 	}
 
-	polygenAway = effect{bytes: beside(1), refusedInProgress: anything, recovery: 3 * time.Second}
+	polygenAway = effect{bytes: plus(1), refusedInProgress: anything, recovery: 3 * time.Second}
 	// Without the peers session blocks lapse, and shares do not come; each question says what is in progress.
 	peersAway = effect{bytes: double, refusedInProgress: anything, recovery: time.Second}
 	// A correction that is late or lost leaves the estimate charged until the window ends.
@@ -151,7 +151,7 @@ var allowances = []allowance{
 	{[]string{history.Break, history.Empty}, "limits", effect{}},
 
 	{clocks, "redis", effect{requests: double, inProgress: double, costs: double, refusedRate: anything, refusedInProgress: anything, refusedCost: anything, recovery: 6 * time.Second}},
-	{clocks, "haproxy", effect{requests: beside(1), refusedRate: anything, refusedInProgress: anything, refusedCost: anything, recovery: 6 * time.Second}},
+	{clocks, "haproxy", effect{requests: plus(1), refusedRate: anything, refusedInProgress: anything, refusedCost: anything, recovery: 6 * time.Second}},
 
 	{[]string{history.Machine}, "", effect{
 		requests: perEach, inProgress: perEach, bytes: unbounded, costs: perEach, waits: unbounded, fails: everybodys,

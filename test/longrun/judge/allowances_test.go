@@ -25,7 +25,7 @@ func TestAllowances(t *testing.T) {
 	}
 }
 
-// Nothing is broken for which there is no bound.
+// Each fault of a schedule has a bound.
 func TestEveryFaultOfTheScheduleIsBounded(t *testing.T) {
 	seen := map[string]bool{}
 	for _, store := range schedule.Stores {

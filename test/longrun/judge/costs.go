@@ -114,8 +114,8 @@ func (t *trial) chargesOf(a *account) (all []charge) {
 	return all
 }
 
-// judgeCostRefusals tells of each refusal for its cost how much of the limit may have been charged, with what it would have been itself. What is
-// kept of requests that are over would be seen here: users are refused who have hardly spent anything.
+// judgeCostRefusals tells of each refusal for its cost how much of the limit may have been charged, with what it would have been itself. An agent
+// that kept charges of finished requests would refuse users who spent hardly anything.
 func (t *trial) judgeCostRefusals(a *account) {
 	charges := t.chargesOf(a)
 	for _, q := range a.requests {
@@ -131,7 +131,7 @@ func (t *trial) judgeCostRefusals(a *account) {
 	}
 }
 
-// nearestCost takes the window of which most was charged when a request was refused.
+// nearestCost takes the window with the highest charge when a request was refused.
 func (t *trial) nearestCost(o *Observation, charges []charge, q *history.Request, r rate, versions []version) {
 	limit := least(versions, costsOf(r.window))
 	for i := r.index(q.Sent.Add(-slack)); i <= r.index(q.Done.Add(slack)); i++ {
@@ -149,8 +149,8 @@ func (t *trial) nearestCost(o *Observation, charges []charge, q *history.Request
 			}
 		}
 		if value := float64(charged) / limit; value >= o.Value() {
-			// What was lost since the window's begin stays charged until its end; and what passed uncharged in the one before,
-			// as without an agent, is charged later and may be a debt to this one.
+			// A lost correction stays charged until the window ends. Requests that passed uncharged in the window before, as without an
+			// agent, are charged later and may be a debt to this window.
 			o.Count, o.Limit, o.What, o.Begin = float64(charged), limit, "charged in the "+r.window+" after the one", r.begin(i-1)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-qos/sluice/test/longrun/history"
 )
 
-// tolerance is the part by which a value may grow in an hour.
+// tolerance is the allowed growth in an hour, as a part of the value.
 const tolerance = 0.01
 
 // enough is how long a run must go on after it settled to judge what takes long to settle.

@@ -55,14 +55,14 @@ func TestTrend(t *testing.T) {
 				t.Errorf("noise that resembles the sample before by %v: %+v grows", resembles, l)
 			}
 		}
-		// Sixty samples that resemble each other so much are too few.
+		// Sixty samples with a correlation of 0.9 are too few.
 		if l := fit(series(0.1, 0.1, resembles)); resembles < 0.9 && l.trend(tolerance) != Grows {
 			t.Errorf("a tenth an hour, with little noise that resembles the sample before by %v: %+v, want growth", resembles, l)
 		}
 	}
 }
 
-// What repeats in each cycle is no trend, and the last cycle counts only when it is over.
+// Values that repeat in each cycle are no trend, and the last cycle counts only when it is over.
 func TestCycles(t *testing.T) {
 	points := []Point{{0, 100}, {1, 1}, {1.5, 3}, {2, 5}, {2.5, 7}, {3, 1000}}
 	means := cycles(points, 1, 1)
@@ -71,8 +71,8 @@ func TestCycles(t *testing.T) {
 	}
 }
 
-// sampled is a run with samples of an agent, whose memory grows by such a part in an hour, and its goroutines by so many hundreds,
-// after ten minutes in which memory grows anyway.
+// sampled is a run with samples of an agent. Memory grows by the part perHour in an hour, and goroutines by leaks hundreds, after ten
+// minutes in which memory grows anyway.
 func sampled(minutes int, perHour, leaks, failed float64) *history.History {
 	h := &history.History{Run: history.Run{Seed: 7, Store: "single", Begin: begin, Settle: 10 * time.Minute}}
 	r := rand.New(rand.NewPCG(1, 2))

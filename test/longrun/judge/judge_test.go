@@ -196,7 +196,7 @@ func (s *scene) leak(user string) *scene {
 	return s
 }
 
-// transfer moves so many bytes in each tenth of two seconds.
+// transfer moves a number of bytes in each tenth of two seconds.
 func (s *scene) transfer(user string, at int, bytes int64) *scene {
 	s.admit(user, at, at+2000)
 	for i := range 20 {

@@ -84,8 +84,8 @@ func (o *Observation) Value() float64 {
 	return o.Count
 }
 
-// within reports whether the value keeps a bound. Parts of limits are rounded as instances round them: nobody can have
-// half a request.
+// within reports whether the value keeps a bound. Parts of limits are rounded as instances round them: there is no
+// half request.
 func (o *Observation) within(bound float64) bool {
 	const tiny = 1e-9
 	switch {

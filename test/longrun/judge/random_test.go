@@ -67,7 +67,7 @@ func (l *limiter) decide(at, over int) (reason string) {
 // drawn is a request: when it is sent, decided and at the origin, and how long it takes there, in milliseconds.
 type drawn struct{ sent, decided, at, over int }
 
-// draw makes requests of a few seconds, so many in each. Those near the end of a second may be decided in the next one.
+// draw makes requests of a few seconds, each with the same number of requests. Those near the end of a second may be decided in the next one.
 func draw(t *rapid.T, seconds, each, longest int, straddling bool) []drawn {
 	var all []drawn
 	for s := range seconds {

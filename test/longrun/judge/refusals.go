@@ -134,7 +134,7 @@ func (t *trial) judgeRefusals(a *account) {
 	}
 }
 
-// nearest takes the limit of which most was used when a request was refused.
+// nearest takes the limit that was used most when a request was refused.
 func (t *trial) nearest(o *Observation, p possible, r *history.Request, by rate, limit float64) {
 	if !by.counts(r.Method) || math.IsInf(limit, 1) {
 		return

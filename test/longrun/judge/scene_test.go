@@ -36,7 +36,7 @@ func (s *scene) admit(user string, at, over int) *scene {
 	return s
 }
 
-// admits has n of them, one a millisecond from at on, each of which takes half a millisecond or so.
+// admits has n of them, one a millisecond from at on. Each takes about half a millisecond.
 func (s *scene) admits(user string, n, at int) *scene {
 	for i := range n {
 		s.admit(user, at+i, at+i+1)
@@ -70,7 +70,7 @@ func (s *scene) costs(user string, second, minute int, debt bool) *scene {
 	return s
 }
 
-// spends has n requests answered, one a millisecond from at on, that say they cost so much, and do cost another number: 0 if no answer says it.
+// spends has n requests answered, one a millisecond from at on, with an announced and a real cost: 0 if no answer reports one.
 func (s *scene) spends(user string, n, at, estimate, cost int) *scene {
 	s.admits(user, n, at)
 	for i := range n {
@@ -79,7 +79,7 @@ func (s *scene) spends(user string, n, at, estimate, cost int) *scene {
 	return s
 }
 
-// overspend has a request refused that says that it costs so much.
+// overspend has a request with an announced cost refused.
 func (s *scene) overspend(user string, at, estimate int) *scene {
 	return s.request(user, at, func(r *history.Request) { r.Status, r.Reason, r.Estimate = 429, "cost", int64(estimate) })
 }

@@ -94,7 +94,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// columns are the properties of which anything was seen.
+// columns are the properties with observations.
 func (r *Report) columns() (all []Property) {
 	for p := range properties {
 		for _, cells := range r.Cells {
@@ -135,7 +135,7 @@ func (r *Report) places() (all []string) {
 	return all
 }
 
-// String says what was seen, of whom and when.
+// String describes an observation: user, value and time.
 func (o *Observation) String() string {
 	at := o.Begin.UTC().Format("15:04:05.000")
 	user := "user " + o.User

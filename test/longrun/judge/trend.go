@@ -12,8 +12,7 @@ type Point struct {
 	Value float64
 }
 
-// cycles are the means of all whole cycles of so many hours, from a time on: what happens once in each cycle, such as a reload, is
-// no trend.
+// cycles are the means of all whole cycles from a time on: an event in each cycle, such as a reload, is no trend.
 func cycles(points []Point, from, hours float64) (means []Point) {
 	sums, counts := map[int]float64{}, map[int]float64{}
 	last := 0

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-qos/sluice/test/longrun/history"
 )
 
-// What the judge takes as given.
+// Times that the judge assumes.
 const (
 	// slack is by how much the clock that decided a request may differ from the history's: a process may use the time that it
 	// read before it had to wait for a processor.

@@ -14,7 +14,7 @@ import (
 // Calm is the matrix' row of what was seen while nothing was broken.
 const Calm = "nothing broken"
 
-// maxViolations bounds the list of a report, and maxRemembered those from which its first ones are chosen.
+// maxViolations bounds the list of a report: the first ones of maxRemembered.
 const (
 	maxViolations = 100
 	maxRemembered = 100_000
@@ -45,7 +45,7 @@ type Report struct {
 	Cells      map[string]*[properties]Cell // by the fault and the kind of its target
 	Violations []Violation                  // the first ones, by time
 	Bad        int                          // all of them
-	Unbounded  []string                     // faults for which the table of allowances has no row
+	Unbounded  []string                     // faults without a row in the table of allowances
 	Stalled    float64                      // the share of the time in which the machine ran not all that was ready to run
 	Problems   []string
 	Growth     []Series           // of a run that is judged for growth

@@ -71,7 +71,7 @@ func nodes(store string) []string {
 	return numbered("redis", Nodes(store))
 }
 
-// masters are the nodes that were masters at first. Whoever is one when the fault begins is meant.
+// masters are the nodes that were masters at first. A fault happens to the master at its time.
 func masters(store string) []string {
 	if store == "cluster" {
 		return nodes(store)[:3]
@@ -99,7 +99,7 @@ func limitedByFiles(store string) []string {
 	return slices.Concat(numbered("agent", Instances), haproxies(store), polygens(store), nodes(store)[:1])
 }
 
-// links are named by who connects and to whom.
+// links are named by client and server.
 func links(store string) (all []string) {
 	for i := range Instances {
 		agent, haproxy := fmt.Sprintf("agent-%d", i), fmt.Sprintf("haproxy-%d", i)

@@ -65,7 +65,7 @@ const (
 	calmAtFirst = 8 * time.Second  // until the first fault
 	round       = 45 * time.Second // in which faults begin
 	recovery    = 4 * time.Second  // in which a target has no other fault after one
-	quietLoad   = 18 * time.Second // of which the judge says how much it takes until all is exact
+	quietLoad   = 18 * time.Second // in which all must become exact
 	quietRest   = 6 * time.Second
 )
 
@@ -97,7 +97,7 @@ func Soak(d time.Duration) (p Plan) {
 	return p
 }
 
-// Overload returns the plan of a flood on so many connections to each HAProxy, after which very many connections are opened at once.
+// Overload returns the plan of a flood on conns connections to each HAProxy, and of a storm of connections after it.
 func Overload(d time.Duration, conns, storm int) Plan {
 	const calm, stormFor = 5 * time.Second, 5 * time.Second
 	second := calm + d + quietLoad + quietRest
