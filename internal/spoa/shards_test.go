@@ -33,6 +33,8 @@ users: {rate-*: rate, hour-*: hour, slots-*: slots}
 `
 	clusterShards = 12
 	clusterAgents = 3
+
+	shardedTimeout = time.Second // of a call to Redis: four times the product's
 )
 
 // shardedRig is some agents on a Redis Cluster, and users of each of its masters who ask all agents
@@ -97,7 +99,7 @@ func newShardedRig(t *testing.T) *shardedRig {
 			}
 		}
 	}
-	redis.Username, redis.Password = "sluice-agent", "sluice-agent"
+	redis.Username, redis.Password, redis.Timeout = "sluice-agent", "sluice-agent", shardedTimeout
 	r.fleet = startFleet(t, clusterAgents, redis)
 	proctest.Eventually(t, "all agents know of each other", func() error {
 		for _, e := range r.fleet.edges {
@@ -345,7 +347,7 @@ func (r *shardedRig) slow(shard int) bool {
 	for _, node := range []int{r.masters[shard], 3, 4, 5} {
 		stall = max(stall, time.Duration(r.silence[node].Load()))
 	}
-	return stall >= r.fleet.edges[0].options.lostAfter()/4
+	return stall >= shardedTimeout/4
 }
 
 func (r *shardedRig) eachLink(call func(*link)) {
@@ -432,7 +434,7 @@ func TestShardsFailAlone(t *testing.T) {
 	r.exact(1, 2, func(u *shardedUser) bool { return u.shard != moving }, func() { r.move(moving, (r.masters[moving]+1)%3) })
 	r.lost(-1)
 
-	from, to := r.exact(0, 3, others, func() { r.signal(r.registry, syscall.SIGSTOP) })
+	from, to := r.exact(1, 3, others, func() { r.signal(r.registry, syscall.SIGSTOP) })
 	r.fallsBack(r.registry, from, to)
 	r.lost(r.registry)
 	r.reported(others)
@@ -449,7 +451,7 @@ func TestShardsFailAlone(t *testing.T) {
 	for _, addr := range r.addrs {
 		proctest.RedisCommand(t, addr, "CONFIG", "SET", "cluster-node-timeout", "1000")
 	}
-	r.exact(0, 1, others, func() { r.nodes[r.registry].Kill() })
+	r.exact(1, 1, others, func() { r.nodes[r.registry].Kill() })
 	r.lost(-1)
 	r.exact(1, 1, everyone, func() {})
 	r.countedOnce()
