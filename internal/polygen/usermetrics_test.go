@@ -202,7 +202,7 @@ func TestUserMetricsOfTheTop(t *testing.T) {
 		g := metered(t, UserMetrics{Top: 2}, func(now time.Time) []bus.Event {
 			return []bus.Event{bus.Usage{Entries: []bus.UsageEntry{
 				used(now, "alice", "GET", limits.Second, 7), used(now, "bob", "GET", limits.Second, 9), used(now, "carol", "GET", limits.Second, 5),
-				used(now, "alan", "PUT", limits.Second, 8),
+				used(now, "alan", "GET", limits.Second, 8),
 			}}}
 		})
 		rates := func() (of []string) {
@@ -214,7 +214,7 @@ func TestUserMetricsOfTheTop(t *testing.T) {
 			slices.Sort(of)
 			return of
 		}
-		want := []string{`{tier="free",user="bob"} 9`, `{tier="free",user="alan"} 8`}
+		want := []string{`{tier="free",user="alan"} 8`, `{tier="free",user="bob"} 9`}
 		if diff := cmp.Diff(want, rates()); diff != "" {
 			t.Errorf("the top (-want +got):\n%s", diff)
 		}
