@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/test/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -25,7 +26,9 @@ func TestGrowFromOneRedisToACluster(t *testing.T) {
 	}
 	first, firstTLS := proctest.FreeAddr(t), proctest.FreeAddr(t)
 	alone := node(first, firstTLS)
-	s := scene.Start(t, secure.Options(redisLimits, []string{firstTLS}, "--redis-shards", "16"))
+	o := secure.Options(redisLimits, []string{firstTLS}, "--redis-shards", "16")
+	o.MaxWait = cluster.LongWait // no Redis hangs
+	s := scene.Start(t, o)
 	exact := func(user string, d time.Duration) {
 		t.Helper()
 		r := s.Offer(t, "even", 4*redisLimit, d, scene.GETs(user))
