@@ -350,7 +350,7 @@ func TestConcurrentRequestsOfAnAddress(t *testing.T) {
 	var running []<-chan answer
 	for i := range addressed.Addresses.Concurrent {
 		running = append(running, r.start(fmt.Sprint("user-", i)))
-		g.await(t, int(i)+1)
+		g.await(t, i+1)
 	}
 	r.takeHeard(t)
 	for range 10 {

@@ -171,17 +171,6 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// marked is what stands between the marks of that name.
-func marked(t testing.TB, cfg, name string) string {
-	t.Helper()
-	e := &edition{text: cfg}
-	lines := e.part(name)
-	if e.err != nil {
-		t.Fatal(e.err)
-	}
-	return lines
-}
-
 func TestForeign(t *testing.T) {
 	for _, row := range []struct {
 		name string

@@ -105,7 +105,6 @@ func handler(source API) http.Handler {
 }
 
 func TestAPI(t *testing.T) {
-	const long = "abcdefghijklmnopqrstuvwxy"
 	for _, tt := range []struct {
 		name, method, path string
 		status             int

@@ -4,12 +4,8 @@ import (
 	"time"
 )
 
-const (
-	// creditEntries is haproxy.cfg's table of credit.
-	creditEntries = "sluice_credit"
-	// creditRows is creditTable as the runtime API calls it.
-	creditRows = "sluice/credit"
-)
+// creditEntries is haproxy.cfg's table of credit.
+const creditEntries = "sluice_credit"
 
 // Elements of an entry of that table.
 const (

@@ -69,7 +69,7 @@ func (s *Scene) checkSlots(t testing.TB) error {
 			portion = credit.Portion(of.Concurrent, len(s.Instances))
 		}
 		if active > 0 || held > portion {
-			return fmt.Errorf("Redis has %q: want nothing in progress, and at most %d slots", strings.TrimSpace(line), portion)
+			return fmt.Errorf("redis has %q: want nothing in progress, and at most %d slots", strings.TrimSpace(line), portion)
 		}
 	}
 	return nil

@@ -83,10 +83,3 @@ func readNode(d *json.Decoder, depth int) (*yaml.Node, error) {
 	}
 	return n, err
 }
-
-// mappingNode is a mapping of one value.
-func mappingNode(key string, value *yaml.Node) *yaml.Node {
-	return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{
-		{Kind: yaml.ScalarNode, Tag: "!!str", Value: key}, value,
-	}}
-}

@@ -20,7 +20,6 @@ var (
 	double    = part{whole: 2}
 	perEach   = part{each: 1} // the limit once at each instance
 	unbounded = part{whole: math.Inf(1)}
-	nothing   = part{}
 )
 
 // plus is the limit and a number of even parts.

@@ -69,10 +69,6 @@ var (
 		refusedRate: evenPart, refusedInProgress: evenPart, refusedCost: anything, unnoticed: redisUnnoticed, recovery: 5 * time.Second,
 	}
 	redisRefuses = redisAway.noticed().recovers(2 * time.Second)
-	redisSlow    = effect{
-		requests: perEach, inProgress: perEach, costs: perEach,
-		refusedRate: anything, refusedInProgress: anything, refusedCost: anything, recovery: time.Second,
-	}
 	redisEmptied = effect{requests: double, inProgress: double, costs: double, refusedRate: anything, refusedCost: anything, recovery: 2 * time.Second}
 	nodesSlow    = effect{
 		requests: perEach, inProgress: perEach, bytes: plus(1), costs: perEach,
