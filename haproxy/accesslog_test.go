@@ -312,10 +312,7 @@ func TestAccessLogOfHostilePaths(t *testing.T) {
 		{"long method", strings.Repeat("M", 500) + " / HTTP/1.1", strings.Repeat("M", 32), "/"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			conn := dial(t, "tcp", r.addr)
-			defer conn.Close()
-			fmt.Fprintf(conn, "%s\r\nHost: example.com\r\nConnection: close\r\n\r\n", row.line)
-			answer, _ := io.ReadAll(conn)
+			answer, _ := io.ReadAll(r.begin(t, row.line+"\r\nHost: example.com\r\nConnection: close\r\n\r\n"))
 			l := r.nextLine(t)
 			if bytes.HasPrefix(answer, []byte("HTTP/1.1 400")) && l.Method == "-" {
 				if l.Path != "-" || l.Status != 400 || l.Verdict != "-" || l.User != "-" {

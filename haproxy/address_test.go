@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net/http"
@@ -225,36 +224,16 @@ func TestRequestsOfAnAddress(t *testing.T) {
 			// second after the one before.
 			time.Sleep(1100 * time.Millisecond)
 		}
-		end := time.Now().Add(2200 * time.Millisecond)
-		var clients sync.WaitGroup
-		for i := range connections {
-			clients.Go(func() {
-				address := fmt.Sprintf("192.0.2.%d", i%2) // two addresses, each with a limit of its own
-				conn := dial(t, "unix", filepath.Join(r.dir, "proxy.sock"))
-				defer conn.Close()
-				fmt.Fprint(conn, from(address, ""))
-				in := bufio.NewReader(conn)
-				for sent := time.Now(); sent.Before(end); sent = time.Now() {
-					fmt.Fprint(conn, httpGET("/", "X-User: "+address))
-					resp, err := http.ReadResponse(in, nil)
-					if err != nil {
-						t.Errorf("client %d: %v", i, err)
-						return
-					}
-					_, _ = io.Copy(io.Discard, resp.Body)
-					// HAProxy's second may begin a moment after ours.
-					if second := sent.Add(-200 * time.Millisecond).Unix(); resp.StatusCode == 429 && second == time.Now().Unix() {
-						mu.Lock()
-						if refused[address] == nil {
-							refused[address] = map[int64]bool{}
-						}
-						refused[address][second] = true
-						mu.Unlock()
-					}
+		address := func(i int) string { return fmt.Sprintf("192.0.2.%d", i%2) } // two addresses, each with a limit of its own
+		r.load(t, connections, time.Now().Add(2200*time.Millisecond), address, func(i int) string { return httpGET("/", "X-User: "+address(i)) }, func(i int, sent time.Time, got answer) {
+			// HAProxy's second may begin a moment after ours.
+			if second := sent.Add(-200 * time.Millisecond).Unix(); got.Status == 429 && second == time.Now().Unix() {
+				if refused[address(i)] == nil {
+					refused[address(i)] = map[int64]bool{}
 				}
-			})
-		}
-		clients.Wait()
+				refused[address(i)][second] = true
+			}
+		})
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -385,7 +364,7 @@ var oneOfAnAddress = setup{
 
 // Many that begin at the same instant: never more than the limit are at the origin.
 func TestConcurrentRequestsOfAnAddressAtOnce(t *testing.T) {
-	const limit, clients, each = 1, 32, 300
+	const limit, clients = 1, 32
 	var now, most, served atomic.Int64
 	r := shared(t, oneOfAnAddress.with(func(http.ResponseWriter, *http.Request) {
 		n := now.Add(1)
@@ -399,24 +378,7 @@ func TestConcurrentRequestsOfAnAddressAtOnce(t *testing.T) {
 			}
 		}
 	}))
-	var all sync.WaitGroup
-	for range clients {
-		all.Go(func() {
-			conn := dial(t, "tcp", r.addr)
-			defer conn.Close()
-			in := bufio.NewReader(conn)
-			for range each {
-				fmt.Fprint(conn, httpGET("/", "X-User: alice"))
-				resp, err := http.ReadResponse(in, nil)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				_, _ = io.Copy(io.Discard, resp.Body)
-			}
-		})
-	}
-	all.Wait()
+	r.load(t, clients, time.Now().Add(time.Second), nil, func(int) string { return httpGET("/", "X-User: alice") }, func(int, time.Time, answer) {})
 	if most.Load() > limit || served.Load() == 0 {
 		t.Errorf("%d requests were served, up to %d at a time, want some, and at most %d at a time", served.Load(), most.Load(), limit)
 	}

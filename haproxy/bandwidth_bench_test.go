@@ -1,13 +1,8 @@
 package haproxy
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -43,13 +38,14 @@ func BenchmarkBandwidthCPU(b *testing.B) {
 					if size > mib {
 						n, conns = max(20, b.N/2000), 4
 					}
-					r.fetch(b, conns, conns, size)
+					request := []byte(httpGET(fmt.Sprintf("/%d", size), "X-User: alice"))
+					drive(b, r.addr, request, conns, conns)
 					before, err := r.proc.CPU()
 					if err != nil {
 						b.Fatal(err)
 					}
 					start := time.Now()
-					r.fetch(b, n, conns, size)
+					drive(b, r.addr, request, n, conns)
 					took := time.Since(start)
 					after, err := r.proc.CPU()
 					if err != nil {
@@ -66,39 +62,6 @@ func BenchmarkBandwidthCPU(b *testing.B) {
 			}
 		}
 	}
-}
-
-// fetch gets n objects of a size over some connections.
-func (r *rig) fetch(b *testing.B, n, connections, size int) {
-	request := []byte(httpGET(fmt.Sprintf("/%d", size), "X-User: alice"))
-	var wg sync.WaitGroup
-	for i := range connections {
-		wg.Go(func() {
-			conn, err := net.Dial("tcp", r.addr)
-			if err != nil {
-				b.Error(err)
-				return
-			}
-			defer conn.Close()
-			in := bufio.NewReaderSize(conn, 256<<10)
-			for range (n + i) / connections {
-				if _, err := conn.Write(request); err != nil {
-					b.Error(err)
-					return
-				}
-				resp, err := http.ReadResponse(in, nil)
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				if got, err := io.Copy(io.Discard, resp.Body); got != int64(size) {
-					b.Errorf("%d bytes and %v, want %d", got, err, size)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // BenchmarkBandwidthAccuracy prints, as parts of the share: the mean of three seconds

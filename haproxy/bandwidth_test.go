@@ -1,11 +1,9 @@
 package haproxy
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -153,10 +151,9 @@ func TestUnusedPartsOfAShare(t *testing.T) {
 		r := transfers(t, usual)
 		alice := r.someone(share(16*mib, 0))
 		for range 2 {
-			conn := dial(t, "tcp", r.addr)
-			defer conn.Close()
-			_ = conn.(*net.TCPConn).SetReadBuffer(4096)
-			fmt.Fprint(conn, httpGET(fmt.Sprintf("/%d", int64(forever)), alice.header()))
+			stalled := r.begin(t, "")
+			_ = stalled.Conn.(*net.TCPConn).SetReadBuffer(4096)
+			stalled.write(httpGET(fmt.Sprintf("/%d", int64(forever)), alice.header()))
 		}
 		alice.flow(t, kind{}, 6).runsFairly(t, 16*mib, 0.9) // 0.99 on a quiet machine
 	})
@@ -261,19 +258,11 @@ func TestLeastShare(t *testing.T) {
 func TestBothDirectionsAtOnce(t *testing.T) {
 	r := transfers(t, usual)
 	alice := r.someone(share(2*mib, mib))
-	conn := dial(t, "tcp", r.addr)
-	defer conn.Close()
 	const size = 2 * mib
 	began := time.Now()
-	go func() {
-		fmt.Fprint(conn, httpRequest("POST", "/echo", alice.header(), fmt.Sprintf("Content-Length: %d", size)))
-		_, _ = conn.Write(bytes.Repeat([]byte("x"), size))
-	}()
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := read(t, resp); len(got.Body) != size {
+	e := r.begin(t, httpRequest("POST", "/echo", alice.header(), fmt.Sprintf("Content-Length: %d", size)))
+	go e.Write(bytes.Repeat([]byte("x"), size))
+	if got := e.answer(); len(got.Body) != size {
 		t.Errorf("%d bytes came back, want %d", len(got.Body), size)
 	}
 	if took := time.Since(began); took < 1800*time.Millisecond {
@@ -290,17 +279,14 @@ func TestTunnels(t *testing.T) {
 			if byCredit {
 				alice = r.debtor(t, 2*mib, 4*mib)
 			}
-			conn := dial(t, "tcp", r.addr)
-			defer conn.Close()
 			id := "tunnel of " + alice.name
-			fmt.Fprint(conn, httpGET("/", alice.header(), "X-Stream: "+id, "Upgrade: echo", "Connection: upgrade"))
-			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil || resp.StatusCode != 101 {
-				t.Fatalf("answer = %+v, %v, want 101", resp, err)
+			tunnel := r.begin(t, httpGET("/", alice.header(), "X-Stream: "+id, "Upgrade: echo", "Connection: upgrade"))
+			if got := tunnel.response(); got.StatusCode != 101 {
+				t.Fatalf("status = %d, want 101", got.StatusCode)
 			}
 			down := new(atomic.Int64)
-			go fill(conn)
-			go drain(conn, down)
+			go fill(tunnel)
+			go drain(tunnel, down)
 			(&flow{moved: []*atomic.Int64{down}}).runsAt(t, 2*mib)
 			(&flow{moved: []*atomic.Int64{moving.upload(id)}}).runsAt(t, 4*mib)
 		})

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -93,48 +92,49 @@ func without(drop string) func(cfg string) string {
 func (r *rig) benchmark(b *testing.B, target string) {
 	const connections = 64
 	request := []byte(httpGET(target, "User-Agent: bench", "Accept: */*", "X-User: alice"))
-	drive := func(n int) {
-		var wg sync.WaitGroup
-		for i := range connections {
-			wg.Go(func() {
-				conn, err := net.Dial("tcp", r.addr)
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				defer conn.Close()
-				in := bufio.NewReader(conn)
-				for range (n + i) / connections {
-					_ = conn.SetDeadline(time.Now().Add(time.Minute))
-					if _, err := conn.Write(request); err != nil {
-						b.Error(err)
-						return
-					}
-					resp, err := http.ReadResponse(in, nil)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					_, _ = io.Copy(io.Discard, resp.Body)
-					if resp.StatusCode != 200 {
-						b.Errorf("status = %d, want 200", resp.StatusCode)
-					}
-				}
-			})
-		}
-		wg.Wait()
-	}
-	drive(connections) // opens the connections to agent and origin
+	drive(b, r.addr, request, connections, connections) // opens the connections to agent and origin
 	before, err := r.proc.CPU()
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.ResetTimer()
-	drive(b.N)
+	drive(b, r.addr, request, b.N, connections)
 	b.StopTimer()
 	after, err := r.proc.CPU()
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.ReportMetric(float64((after-before).Microseconds())/float64(b.N), "haproxy-µs/op")
+}
+
+// drive makes n requests over some connections. Each answer is a 200.
+func drive(b *testing.B, addr string, request []byte, n, connections int) {
+	var wg sync.WaitGroup
+	for i := range connections {
+		wg.Go(func() {
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			defer conn.Close()
+			in := bufio.NewReaderSize(conn, 256<<10)
+			for range (n + i) / connections {
+				if _, err := conn.Write(request); err != nil {
+					b.Error(err)
+					return
+				}
+				resp, err := http.ReadResponse(in, nil)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {
+					b.Errorf("status %d, %v, want 200", resp.StatusCode, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -72,7 +71,7 @@ func BenchmarkCostsCPU(b *testing.B) {
 				for range max(1, b.N/turn/starts) {
 					var spent []float64
 					for _, c := range rigs {
-						spent = append(spent, c.cpuOf(b, func() { drive(b, c.addr, request, turn) })/turn)
+						spent = append(spent, c.cpuOf(b, func() { drive(b, c.addr, request, turn, 16) })/turn)
 					}
 					first = append(first, spent[0])
 					for i := range rigs {
@@ -180,41 +179,8 @@ func newCostKind(b *testing.B, k costKind, request []byte) *rig {
 		c.teachRow(b, generation, 0, 0)
 		c.lend(b, "alice", credit(unlimited, nil))
 	}
-	drive(b, c.addr, request, 500)
+	drive(b, c.addr, request, 500, 16)
 	return c
-}
-
-// drive makes n requests over 16 connections.
-func drive(b *testing.B, addr string, request []byte, n int) {
-	const connections = 16
-	var wg sync.WaitGroup
-	for i := range connections {
-		wg.Go(func() {
-			conn, err := net.Dial("tcp", addr)
-			if err != nil {
-				b.Error(err)
-				return
-			}
-			defer conn.Close()
-			in := bufio.NewReader(conn)
-			for range (n + i) / connections {
-				if _, err := conn.Write(request); err != nil {
-					b.Error(err)
-					return
-				}
-				resp, err := http.ReadResponse(in, nil)
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {
-					b.Errorf("status %d, %v, want 200", resp.StatusCode, err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
 
 func median(values []float64) float64 {

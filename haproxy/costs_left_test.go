@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
@@ -41,27 +39,18 @@ func TestSettledStreamThatIsLeft(t *testing.T) {
 	begun := make(chan chan int, 1)
 	c := shared(t, costly.with(sayAsTheyGoOn(begun)))
 	c.charge("", "1000")
-	conn := dial(t, "tcp", c.addr)
-	defer conn.Close()
-	if _, err := io.WriteString(conn, post("{}", "application/json", "X-User: ann")); err != nil {
-		t.Fatal(err)
-	}
+	e := c.begin(t, post("{}", "application/json", "X-User: ann"))
 	totals := <-begun
-	in := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(in, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := e.response()
 	for i := range 3 {
 		totals <- 100 * (i + 1)
 		got, event := make([]byte, len(usage(100))), usage(100*(i+1))
-		_ = conn.SetReadDeadline(time.Now().Add(proctest.Patience))
 		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != event {
 			t.Fatalf("read %q, %v, want %q", got, err, event)
 		}
 	}
-	_ = conn.(*net.TCPConn).SetLinger(0)
-	conn.Close()
+	_ = e.Conn.(*net.TCPConn).SetLinger(0)
+	e.Close()
 	proctest.Eventually(t, "HAProxy finds that the client has left", func() error {
 		totals <- 300
 		if out := c.cli(t, "show sess"); strings.Contains(out, "be=asked") {
@@ -82,20 +71,12 @@ func TestSettledStreamThatSaysAsItGoesOn(t *testing.T) {
 	c.answerTold(func(q told) vars { return vars{"charged_1": charged[q.User] + "@1764003600"} })
 	ends := map[string]func(){}
 	for _, user := range []string{"ann", "ben"} {
-		conn := dial(t, "tcp", c.addr)
-		defer conn.Close()
-		if _, err := io.WriteString(conn, post("{}", "application/json", "X-User: "+user)); err != nil {
-			t.Fatal(err)
-		}
+		e := c.begin(t, post("{}", "application/json", "X-User: "+user))
 		totals := <-begun
 		ends[user] = sync.OnceFunc(func() { close(totals) })
 		defer ends[user]()
-		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := e.response()
 		totals <- 300
-		_ = conn.SetReadDeadline(time.Now().Add(proctest.Patience))
 		if _, err := io.ReadFull(resp.Body, make([]byte, len(usage(300)))); err != nil {
 			t.Fatal(err)
 		}
@@ -137,18 +118,15 @@ func TestSettledWithoutAnAnswer(t *testing.T) {
 		t.Errorf("late: status %d, want 504", got.Status)
 	}
 
-	conn := dial(t, "tcp", c.addr)
 	whole := post("{}", "text/plain", "X-User: uploads") // no cost is looked for in it, so it is not waited for
-	if _, err := io.WriteString(conn, whole[:len(whole)-1]); err != nil {
-		t.Fatal(err)
-	}
+	uploads := c.begin(t, whole[:len(whole)-1])
 	proctest.Eventually(t, "the origin is there", func() error {
 		if out := c.cli(t, "show sess"); !strings.Contains(out, "srv=origin") {
 			return errors.New(out)
 		}
 		return nil
 	})
-	conn.Close()
+	uploads.Close()
 
 	q, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+c.addr+"/", strings.NewReader("{}"))
 	if err != nil {
@@ -189,15 +167,7 @@ func TestSettledBodyThatIsHeld(t *testing.T) {
 		c.answerTold(func(told) vars {
 			return vars{"charged_1": "1000@1764003600", "down": uint32(size / 20)} // of 64 bytes a second
 		})
-		conn := dial(t, "tcp", c.addr)
-		defer conn.Close()
-		if _, err := io.WriteString(conn, post("{}", "application/json", "X-User: ann")); err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := c.begin(t, post("{}", "application/json", "X-User: ann")).response()
 		close(next)
 		if body, err := io.ReadAll(resp.Body); err != nil || len(body) < size {
 			t.Errorf("%d bytes, %v, want all", len(body), err)

@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -212,15 +211,9 @@ func TestEstimates(t *testing.T) {
 // A body that does not come is not waited for without end.
 func TestEstimateOfASlowBody(t *testing.T) {
 	c := shared(t, costly)
-	conn := dial(t, "tcp", c.addr)
-	defer conn.Close()
 	whole := post(`{"max_tokens":300}`, "application/json")
-	if _, err := io.WriteString(conn, whole[:len(whole)-3]); err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil || resp.StatusCode != http.StatusRequestTimeout {
-		t.Errorf("%v, %v, want 408", resp, err)
+	if got := c.begin(t, whole[:len(whole)-3]).answer(); got.Status != http.StatusRequestTimeout {
+		t.Errorf("status = %d, want 408", got.Status)
 	}
 	if told := c.takeTold(t); len(told) != 0 {
 		t.Errorf("the agent was asked %+v, want nothing", told)
@@ -600,11 +593,7 @@ func TestSettledAfterAReload(t *testing.T) {
 	}))
 	c.charge("100")
 	for _, user := range []string{"ann", "last"} {
-		conn := dial(t, "tcp", c.addr)
-		defer conn.Close()
-		if _, err := io.WriteString(conn, httpGET("/", "X-User: "+user)); err != nil {
-			t.Fatal(err)
-		}
+		c.begin(t, httpGET("/", "X-User: "+user))
 		<-started
 	}
 	if err := c.proc.Signal(syscall.SIGUSR1); err != nil {

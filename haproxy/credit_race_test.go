@@ -1,11 +1,8 @@
 package haproxy
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -43,21 +40,11 @@ func withPauses(cfg string) string {
 // paused begins a request of alice that waits at a place, and returns what lets it go on.
 func (r *rig) paused(t *testing.T, place string) (goOn func() answer) {
 	t.Helper()
-	conn := dial(t, "tcp", r.addr)
-	t.Cleanup(func() { conn.Close() })
-	if _, err := io.WriteString(conn, httpRequest("PUT", "/", "X-User: alice", "X-Pause: "+place, "Content-Length: 1")); err != nil {
-		t.Fatal(err)
-	}
+	e := r.begin(t, httpRequest("PUT", "/", "X-User: alice", "X-Pause: "+place, "Content-Length: 1"))
 	return func() answer {
 		t.Helper()
-		if _, err := io.WriteString(conn, "x"); err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return read(t, resp)
+		e.write("x")
+		return e.answer()
 	}
 }
 

@@ -1,11 +1,8 @@
 package haproxy
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -122,12 +119,8 @@ func TestCreditOfAStoppingProcess(t *testing.T) {
 	r.lend(t, "alice", credit(unlimited, nil))
 	r.native(t, httpGET("/", "X-User: alice"))
 	// A connection with half a request stays.
-	conn := dial(t, "tcp", r.addr)
-	defer conn.Close()
 	request := httpGET("/", "X-User: alice")
-	if _, err := io.WriteString(conn, request[:10]); err != nil {
-		t.Fatal(err)
-	}
+	e := r.begin(t, request[:10])
 	proctest.Eventually(t, "the connection is HAProxy's", func() error {
 		if out := r.cli(t, "show info"); !strings.Contains(out, "\nCurrConns: 1\n") && !strings.Contains(out, "\nCurrConns: 2\n") {
 			return fmt.Errorf("show info: %s", out)
@@ -145,16 +138,10 @@ func TestCreditOfAStoppingProcess(t *testing.T) {
 	})
 	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(1100 * time.Millisecond)))
 	r.takeTold(t)
-	if _, err := io.WriteString(conn, request[10:]); err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	if asked := r.takeTold(t); resp.StatusCode != 200 || len(asked) != 1 || asked[0].Spent != 0 {
-		t.Errorf("status = %d, asked %+v; want 200 and one question", resp.StatusCode, asked)
+	e.write(request[10:])
+	got := e.answer()
+	if asked := r.takeTold(t); got.Status != 200 || len(asked) != 1 || asked[0].Spent != 0 {
+		t.Errorf("status = %d, asked %+v; want 200 and one question", got.Status, asked)
 	}
 }
 
@@ -174,7 +161,7 @@ func (r *rig) wantPerSecond(t *testing.T, want map[string]int) {
 			tickets[user], unheard[user], reasons[user] = newAdmissions(), map[int]int{}, map[string]int{}
 		}
 		from, to = begun.Unix(), end.Unix()
-		r.load(t, 6*len(users), end, func(i int) string { return httpGET("/", "X-User: "+users[i%len(users)]) }, func(i int, a answer) {
+		r.load(t, 6*len(users), end, nil, func(i int) string { return httpGET("/", "X-User: "+users[i%len(users)]) }, func(i int, _ time.Time, a answer) {
 			switch user := users[i%len(users)]; {
 			case a.Status != 200:
 				reasons[user][a.Header.Get("Sluice-Reason")]++

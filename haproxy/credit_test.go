@@ -1,12 +1,9 @@
 package haproxy
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -173,41 +170,6 @@ func (a admissions) bySecond() map[int]int {
 	return admitted
 }
 
-// load sends requests over n connections until a time, and calls with each answer.
-func (r *rig) load(t testing.TB, n int, until time.Time, request func(i int) string, with func(int, answer)) {
-	t.Helper()
-	var mu sync.Mutex
-	var clients sync.WaitGroup
-	for i := range n {
-		conn := dial(t, "tcp", r.addr)
-		clients.Go(func() {
-			defer conn.Close()
-			in := bufio.NewReader(conn)
-			for time.Now().Before(until) {
-				if _, err := io.WriteString(conn, request(i)); err != nil {
-					t.Errorf("connection %d: %v", i, err)
-					return
-				}
-				resp, err := http.ReadResponse(in, nil)
-				if err != nil {
-					t.Errorf("connection %d: %v", i, err)
-					return
-				}
-				body, err := io.ReadAll(resp.Body)
-				resp.Body.Close()
-				if err != nil {
-					t.Errorf("connection %d: %v", i, err)
-					return
-				}
-				mu.Lock()
-				with(i, answer{resp.StatusCode, resp.Header, string(body)})
-				mu.Unlock()
-			}
-		})
-	}
-	clients.Wait()
-}
-
 // someSeconds runs a load for 2.2 s, which is one whole second at least, and again while the
 // machine stands still for so long that nothing may come in a second. It reports whether it
 // did not the last time.
@@ -283,7 +245,7 @@ func TestCreditIsExact(t *testing.T) {
 			calm := someSeconds(t, func(begun, end time.Time) {
 				tally := newAdmissions()
 				from, to = begun.Unix(), end.Unix()
-				r.load(t, 16, end, func(int) string { return httpGET(row.target, alice.header()) }, func(_ int, a answer) {
+				r.load(t, 16, end, nil, func(int) string { return httpGET(row.target, alice.header()) }, func(_ int, _ time.Time, a answer) {
 					if a.Status != 200 {
 						return
 					}
@@ -435,7 +397,7 @@ func TestCreditWithdrawn(t *testing.T) {
 	for u := range users {
 		user := fmt.Sprint("user-", u)
 		load.Go(func() {
-			r.load(t, 4, until, func(int) string { return httpGET("/", "X-User: "+user) }, func(_ int, a answer) {
+			r.load(t, 4, until, nil, func(int) string { return httpGET("/", "X-User: "+user) }, func(_ int, _ time.Time, a answer) {
 				mu.Lock()
 				defer mu.Unlock()
 				if a.Status == 200 && a.Header.Get("X-Ticket") != "" {

@@ -331,18 +331,12 @@ func TestGivesUpWaiting(t *testing.T) {
 			r := shared(t, usual)
 			waiting, free := make(chan struct{}, 1), make(chan struct{})
 			r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
-			conn := dial(t, "tcp", r.addr)
-			defer conn.Close()
-			fmt.Fprint(conn, httpGET("/", "X-User: alice"))
+			e := r.begin(t, httpGET("/", "X-User: alice"))
 			<-waiting
-			giveUp(conn.(*net.TCPConn))
+			giveUp(e.Conn.(*net.TCPConn))
 			close(free)
 			if name == "half-closed" {
-				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got := read(t, resp); got.Status != 200 {
+				if got := e.answer(); got.Status != 200 {
 					t.Errorf("status = %d, want 200", got.Status)
 				}
 			}
@@ -362,11 +356,9 @@ func TestNoWayAroundTheAgent(t *testing.T) {
 	r := shared(t, chosen)
 	r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 1, 1, 0} })
 	for range 20 {
-		conn := dial(t, "tcp", r.addr)
-		fmt.Fprint(conn, httpGET("/", "X-User: alice"))
-		_ = conn.(*net.TCPConn).CloseWrite()
-		_, _ = io.Copy(io.Discard, conn)
-		conn.Close()
+		e := r.begin(t, httpGET("/", "X-User: alice"))
+		_ = e.Conn.(*net.TCPConn).CloseWrite()
+		_, _ = io.Copy(io.Discard, e)
 	}
 	r.streamsBecome(t, 0)
 	if seen, active := r.takeSeen(), r.active(t); len(seen) != 0 || len(active) != 0 {

@@ -1,11 +1,9 @@
 package haproxy
 
 import (
-	"bufio"
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -397,13 +395,8 @@ func TestHealthChecks(t *testing.T) {
 	}
 
 	// A body that is still on its way is one, too.
-	conn := dial(t, "tcp", r.addr)
-	defer conn.Close()
-	if _, err := io.WriteString(conn, httpGET("/healthz", "X-User: bob", "Content-Length: 9")); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || got.StatusCode != 429 {
-		t.Errorf("answer before the body is there = %v, %v, want 429", got, err)
+	if got := r.begin(t, httpGET("/healthz", "X-User: bob", "Content-Length: 9")).answer(); got.Status != 429 {
+		t.Errorf("status before the body is there = %d, want 429", got.Status)
 	}
 }
 

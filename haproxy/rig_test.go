@@ -659,6 +659,84 @@ func dial(t testing.TB, network, addr string) net.Conn {
 	return conn
 }
 
+// exchange is a connection over which a test writes and reads step by step. It ends with the test.
+type exchange struct {
+	net.Conn
+	t  testing.TB
+	in *bufio.Reader
+}
+
+// begin opens one and sends a request, or its beginning.
+func (r *rig) begin(t testing.TB, raw string) *exchange {
+	t.Helper()
+	e := &exchange{dial(t, "tcp", r.addr), t, nil}
+	e.in = bufio.NewReader(e.Conn)
+	t.Cleanup(func() { e.Close() })
+	e.write(raw)
+	return e
+}
+
+func (e *exchange) write(raw string) {
+	e.t.Helper()
+	if _, err := io.WriteString(e.Conn, raw); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// response is an answer, once its fields are there.
+func (e *exchange) response() *http.Response {
+	e.t.Helper()
+	resp, err := http.ReadResponse(e.in, nil)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return resp
+}
+
+// answer is a whole answer.
+func (e *exchange) answer() answer {
+	e.t.Helper()
+	return read(e.t, e.response())
+}
+
+// load sends requests over n connections until a time, and calls with each answer and when its request was sent. The clients have these
+// addresses, by the listener that withDoors opens, or else none of their own.
+func (r *rig) load(t testing.TB, n int, until time.Time, address, request func(i int) string, with func(i int, sent time.Time, a answer)) {
+	t.Helper()
+	var mu sync.Mutex
+	var clients sync.WaitGroup
+	for i := range n {
+		network, addr, first := "tcp", r.addr, ""
+		if address != nil {
+			network, addr, first = "unix", filepath.Join(r.dir, "proxy.sock"), from(address(i), "")
+		}
+		conn := dial(t, network, addr)
+		clients.Go(func() {
+			defer conn.Close()
+			in := bufio.NewReader(conn)
+			for sent := time.Now(); sent.Before(until); sent = time.Now() {
+				_, _ = io.WriteString(conn, first+request(i))
+				first = ""
+				resp, err := http.ReadResponse(in, nil)
+				if err != nil {
+					t.Errorf("connection %d: %v", i, err)
+					return
+				}
+				body, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err != nil {
+					t.Errorf("connection %d: %v", i, err)
+					return
+				}
+				mu.Lock()
+				with(i, sent, answer{resp.StatusCode, resp.Header, string(body)})
+				mu.Unlock()
+			}
+		})
+	}
+	clients.Wait()
+}
+
 // cli sends one command to the stats socket, which stands in for what the
 // agent teaches through the peers protocol.
 func (r *rig) cli(t testing.TB, command string) string {
