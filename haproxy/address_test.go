@@ -181,6 +181,7 @@ func TestFailedAuthenticationBehindAProxy(t *testing.T) {
 
 // An address is let in again when its failures are old enough.
 func TestFailedAuthenticationEnds(t *testing.T) {
+	t.Parallel()
 	r := shared(t, fewOfAnAddress.with(checksSignatures))
 	proctest.Eventually(t, "a refusal of a good signature right behind a bad one", func() error {
 		answers := sendTo(t, "unix", filepath.Join(r.dir, "proxy.sock"), from("192.0.2.1", signed("key", "bad")), signed("key", "good"))
@@ -201,6 +202,7 @@ func TestFailedAuthenticationEnds(t *testing.T) {
 // what its limit says, to the request; what is refused takes nothing from that. On a slow
 // machine there may be less to admit: it is all of the limit in seconds in which it refuses.
 func TestRequestsOfAnAddress(t *testing.T) {
+	t.Parallel()
 	const limit, connections = 50, 24
 	var mu sync.Mutex
 	admitted := map[string]map[int64]int{} // by user and second
@@ -364,6 +366,7 @@ var oneOfAnAddress = setup{
 
 // Many that begin at the same instant: never more than the limit are at the origin.
 func TestConcurrentRequestsOfAnAddressAtOnce(t *testing.T) {
+	t.Parallel()
 	const limit, clients = 1, 32
 	var now, most, served atomic.Int64
 	r := shared(t, oneOfAnAddress.with(func(http.ResponseWriter, *http.Request) {

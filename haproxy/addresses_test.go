@@ -14,6 +14,7 @@ import (
 // Neither SPOE nor peers has authentication: HAProxy does not start with an address of
 // either that other machines can reach, and says what to do.
 func TestAddressesBeyondThisMachineAreRefused(t *testing.T) {
+	t.Parallel()
 	check := func(variable, address string, local bool) {
 		cmd := exec.Command(proctest.HAProxyPath(t), "-c", "-f", "haproxy.cfg")
 		cmd.Env = append(os.Environ(), variable+"="+address)
@@ -40,6 +41,7 @@ func TestAddressesBeyondThisMachineAreRefused(t *testing.T) {
 
 // The agent reaches HAProxy's sockets as one of their group, which is the folder's.
 func TestSocketsAreTheirGroups(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "sluice") // short, for a unix socket
 	if err != nil {
 		t.Fatal(err)

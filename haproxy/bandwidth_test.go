@@ -22,7 +22,7 @@ import (
 func transfers(t *testing.T, s setup) *rig {
 	t.Helper()
 	t.Parallel()
-	r := shared(t, s.with(moving.ServeHTTP))
+	r := joined(t, s.with(moving.ServeHTTP))
 	r.teachRow(t, generation, 0, 0)
 	return r
 }
@@ -323,7 +323,7 @@ func TestBytesBeforeTheVerdictAreTold(t *testing.T) {
 		for limited, answer := range map[string]vars{"not limited": nil, "limited": share(0, 100*mib)} {
 			t.Run(name+", "+limited, func(t *testing.T) {
 				t.Parallel()
-				r := shared(t, s.with(moving.ServeHTTP))
+				r := joined(t, s.with(moving.ServeHTTP))
 				alice := r.someone(nil)
 				r.peer(t)
 				var refused atomic.Bool
@@ -397,6 +397,7 @@ func TestReload(t *testing.T) {
 
 // The clock's own tests, run by the Lua that is in HAProxy.
 func TestClock(t *testing.T) {
+	t.Parallel()
 	if err := runLua(t.TempDir(), proctest.HAProxyPath(t), "bandwidth_clock_test.lua", "clock: all passed"); err != nil {
 		t.Error(err)
 	}
@@ -612,6 +613,7 @@ func TestSharesOfCreditEnd(t *testing.T) {
 
 // Where credit cannot bring shares the agent is told, and users with a share are asked about.
 func TestNoSharesOfCredit(t *testing.T) {
+	t.Parallel()
 	for name, s := range map[string]setup{"bounded origin": bounded, "limits of an address": manyOfAnAddress, "nobody has a bandwidth": fitted} {
 		t.Run(name, func(t *testing.T) {
 			r := shared(t, s.with(moving.ServeHTTP))

@@ -147,6 +147,7 @@ func (c *classifier) classes(t testing.TB, a ask) []string {
 }
 
 func TestClassify(t *testing.T) {
+	t.Parallel()
 	one := func(m limits.Match) []limits.Class { return []limits.Class{{Name: "C", Any: []limits.Match{m}}} }
 	query := func(keys ...string) []limits.Class { return one(limits.Match{Query: keys}) }
 	header := func(name, value string) []limits.Class {
@@ -270,6 +271,7 @@ func isAccepted(regex string) bool {
 
 // Whatever the classes and the requests are, HAProxy finds the classes that Go finds.
 func TestClassifyIsWhatMatchesMeans(t *testing.T) {
+	t.Parallel()
 	const sets, asks = 120, 250
 	var (
 		signs   = []string{"a", "b", "/", "-", ".", "'", `"`, `\`, "$", "{", "}", "(", ")", "[", "]", "*", "+", "|", "^", ";", ",", "!", "~", "%41", "%", "é"}

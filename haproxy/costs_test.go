@@ -210,6 +210,7 @@ func TestEstimates(t *testing.T) {
 
 // A body that does not come is not waited for without end.
 func TestEstimateOfASlowBody(t *testing.T) {
+	t.Parallel()
 	c := shared(t, costly)
 	whole := post(`{"max_tokens":300}`, "application/json")
 	if got := c.begin(t, whole[:len(whole)-3]).answer(); got.Status != http.StatusRequestTimeout {
@@ -280,6 +281,7 @@ func TestSettledByHeaders(t *testing.T) {
 // hears which questions that were, and what the answer says is charged as if nothing had been: what the late verdicts say
 // counts for nothing.
 func TestSettledWithoutAVerdict(t *testing.T) {
+	t.Parallel()
 	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, VerdictTimeout: 100 * time.Millisecond, Env: []string{"SLUICE_CREDIT=off", "SLUICE_LATE_TIMEOUT=100ms"}}, serve: func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if cost := q.Header.Get("Tell"); cost != "" {
@@ -348,6 +350,7 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 
 // The second answer holds, whatever it is: a request that was asked about once more does not pass as one that nobody heard of.
 func TestVerdictsAboutLateCosts(t *testing.T) {
+	t.Parallel()
 	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, VerdictTimeout: 100 * time.Millisecond, Env: []string{"SLUICE_LATE_TIMEOUT=1m"}}, serve: func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "40")
 	}})
@@ -538,6 +541,7 @@ func TestSmallDocumentsAreReadAsByGo(t *testing.T) {
 
 // What an agent that is away is to be told waits for it, and a connection that it closed is opened anew.
 func TestSettledWhenTheAgentIsBack(t *testing.T) {
+	t.Parallel()
 	c := shared(t, costly.with(func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "40")
 	}))
@@ -562,6 +566,7 @@ func TestSettledWhenTheAgentIsBack(t *testing.T) {
 // A connection that is in use all the time lives on, although the agent never says anything: from 3.0 on HAProxy ends one
 // on which nothing was heard for as long as its time-out.
 func TestSettledOverAConnectionInUse(t *testing.T) {
+	t.Parallel()
 	c := shared(t, costly.with(func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "40")
 	}))
@@ -580,6 +585,7 @@ func TestSettledOverAConnectionInUse(t *testing.T) {
 
 // A process that a reload has told to end settles the answers that come after it, while it lives.
 func TestSettledAfterAReload(t *testing.T) {
+	t.Parallel()
 	started, answer := make(chan struct{}), make(chan struct{})
 	last := make(chan struct{})
 	c := newRig(t, costly.with(func(w http.ResponseWriter, q *http.Request) {

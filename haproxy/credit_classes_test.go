@@ -12,6 +12,7 @@ import (
 )
 
 func TestCreditClasses(t *testing.T) {
+	t.Parallel()
 	many := "version: 1\ndefault_tier: free\nclasses:\n"
 	limited := ""
 	for i := range 60 {

@@ -62,6 +62,7 @@ func (r *rig) awaitEntry(t *testing.T, what string, wanted func(e map[string]int
 // A request that has a ticket when its credit is withdrawn is not admitted, for the agent
 // may have read the count before; not even if there is credit again by then.
 func TestCreditWithdrawnBehindATicket(t *testing.T) {
+	t.Parallel()
 	for _, again := range []bool{false, true} {
 		t.Run(fmt.Sprintf("given again %t", again), func(t *testing.T) {
 			r := shared(t, singleLogging) // the rules of the short way cannot be paused
@@ -89,6 +90,7 @@ func TestCreditWithdrawnBehindATicket(t *testing.T) {
 // A request whose tickets are renewed by another one before it is through has used up its user's credit, as far as anybody
 // can tell while the agent is down. What the row grants to users without credit is not for it.
 func TestCreditWithoutAgentBehindATicket(t *testing.T) {
+	t.Parallel()
 	r := shared(t, singleLogging)
 	r.teachRow(t, generation, 1000, 0)
 	r.lend(t, "alice", credit(unlimited, nil))
@@ -107,6 +109,7 @@ func TestCreditWithoutAgentBehindATicket(t *testing.T) {
 // One request at a time renews tickets. Others of that moment find no end yet and ask, and
 // are in nobody's way later.
 func TestCreditIsRenewedOnce(t *testing.T) {
+	t.Parallel()
 	const each = 3
 	r := shared(t, singleLogging)
 	r.teachRow(t, generation, 0, 0)
@@ -131,6 +134,7 @@ func TestCreditIsRenewedOnce(t *testing.T) {
 // A request that found no place on the short way, and whose credit is withdrawn before it looks
 // once more, is not admitted, for its ticket may have been drawn after the agent read the count.
 func TestCreditWithdrawnBehindTheShortWay(t *testing.T) {
+	t.Parallel()
 	g := newGate()
 	r := shared(t, single.with(g.ServeHTTP))
 	r.teachRow(t, generation, 0, 0)
@@ -171,6 +175,7 @@ func (r *rig) standsStill(t *testing.T) {
 // agent meanwhile that nobody renews, the agent has the whole limit of this second: the thread must not have it too.
 // Nor may it renew what was given meanwhile, for that begins with the next second.
 func TestCreditIsNotRenewedBehindAnotherGeneration(t *testing.T) {
+	t.Parallel()
 	for _, way := range []struct {
 		name  string
 		setup setup
@@ -213,6 +218,7 @@ func TestCreditIsNotRenewedBehindAnotherGeneration(t *testing.T) {
 // A thread that stood still for seconds takes an end that others have written meanwhile for none that lasts: its own
 // clock is behind. It must not renew what they have renewed, nor set the end back, behind which it would be renewed again.
 func TestCreditIsNotRenewedByAClockOfSecondsBefore(t *testing.T) {
+	t.Parallel()
 	r := shared(t, singleLogging)
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "alice", credit(unlimited, nil))

@@ -20,6 +20,7 @@ import (
 // Credit of another generation is not renewed, and an answer replaces it. Until a table of
 // the agent's says so, a new one is not either.
 func TestCreditOfAnotherGeneration(t *testing.T) {
+	t.Parallel()
 	r := shared(t, single)
 	alice := httpGET("/", "X-User: alice")
 	r.teachRow(t, generation, 0, 0)
@@ -62,6 +63,7 @@ func (r *rig) lapsed(t *testing.T, request string) (lapsed int64, asked bool) {
 
 // The agent is not told that credit is over while it may be in force, or come into force.
 func TestCreditIsNotOverYet(t *testing.T) {
+	t.Parallel()
 	r := shared(t, single)
 	alice, bob := httpGET("/", "X-User: alice"), httpGET("/", "X-User: bob")
 	wantNone := func(what, request string) {
@@ -88,6 +90,7 @@ func TestCreditIsNotOverYet(t *testing.T) {
 // An answer that brings the credit which is in force already changes nothing: else the
 // tickets that are left of this second would be lost.
 func TestCreditIsGivenOnce(t *testing.T) {
+	t.Parallel()
 	r := shared(t, single)
 	r.teachRow(t, generation, 0, 0)
 	given := credit(unlimited, map[string]uint32{"GET": 1})
@@ -207,6 +210,7 @@ func entriesOf(t *testing.T, table string, second int) int {
 // While the agent is down, HAProxy admits of users with credit what they have of it, times
 // the factor, and of others what the agent has taught for all of them.
 func TestCreditWithoutAgent(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name       string
 		setup      setup
@@ -232,6 +236,7 @@ func TestCreditWithoutAgent(t *testing.T) {
 
 // So are places.
 func TestPlacesWithoutAgent(t *testing.T) {
+	t.Parallel()
 	g := newGate()
 	r := shared(t, single.with(g.ServeHTTP))
 	r.teachRow(t, generation, 1000, 2)
@@ -259,6 +264,7 @@ func TestPlacesWithoutAgent(t *testing.T) {
 // When the agent lives but does not answer in time, HAProxy refuses what is beyond a
 // user's credit, and admits of others a tenth.
 func TestCreditWhenTheAgentIsLate(t *testing.T) {
+	t.Parallel()
 	r := shared(t, lending)
 	r.teachRow(t, generation, 25, 0)
 	r.lend(t, "alice", credit(unlimited, map[string]uint32{"GET": 5}))
@@ -272,6 +278,7 @@ func TestCreditWhenTheAgentIsLate(t *testing.T) {
 
 // Nobody but a user spends their credit.
 func TestCreditIsOnlySpentByItsUser(t *testing.T) {
+	t.Parallel()
 	basic := func(name string) string { return basic(name + ":secret") }
 	byBasic := setup{Config: Config{Identify: "basic", Exempt: limits.Exempt{Paths: []string{"/exempt", "/below/*"}}}}
 	type row struct {
@@ -361,6 +368,7 @@ func TestCreditOfAnotherKey(t *testing.T) {
 }
 
 func TestCreditInAccessLog(t *testing.T) {
+	t.Parallel()
 	r := shared(t, singleLogging)
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "alice", credit(unlimited, nil))
@@ -370,6 +378,7 @@ func TestCreditInAccessLog(t *testing.T) {
 
 // Requests that an address may not have draw no ticket of their users.
 func TestCreditBehindLimitsOfAddresses(t *testing.T) {
+	t.Parallel()
 	r := shared(t, fewOfAnAddress)
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "alice", credit(unlimited, nil))
@@ -393,6 +402,7 @@ func TestCreditBehindLimitsOfAddresses(t *testing.T) {
 // Where addresses have limits, a user whose bandwidth is limited from now on loses the credit
 // that they had: the counter of their clock must be free.
 func TestCreditEndsWithALimitOfBandwidth(t *testing.T) {
+	t.Parallel()
 	r := shared(t, manyOfAnAddress)
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "alice", credit(unlimited, nil))
@@ -417,6 +427,7 @@ func TestCreditEndsWithALimitOfBandwidth(t *testing.T) {
 // A request that was let through goes to the origin at once, and does not pay for the backend "asked". Where
 // the origin's requests are bounded, one queue is for all, and that backend's rules pass them by.
 func TestWhoIsLetThroughIsNotAsked(t *testing.T) {
+	t.Parallel()
 	boundedLogging := bounded
 	boundedLogging.Env = append(slices.Clone(bounded.Env), accessLog)
 	for _, row := range []struct {
@@ -468,6 +479,7 @@ func TestWhoIsLetThroughIsNotAsked(t *testing.T) {
 // With SLUICE_CREDIT=off an answer brings none, no question says anything of it, and
 // there is no runtime socket.
 func TestNoCredit(t *testing.T) {
+	t.Parallel()
 	r := shared(t, creditOff)
 	r.teachRow(t, generation, 1, 1)
 	r.answerTold(func(told) vars { return credit(unlimited, nil) })

@@ -60,7 +60,7 @@ func TestAdmittedByCreditIsCounted(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			r := shared(t, row.setup)
+			r := joined(t, row.setup)
 			r.teachRow(t, generation, 0, 0)
 			alice := r.someone(nil)
 			r.lend(t, alice.name, credit(unlimited, nil).with(fmt.Sprint("each_", row.put), uint32(3)))

@@ -234,7 +234,7 @@ func TestCreditIsExact(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			r := shared(t, row.setup)
+			r := joined(t, row.setup)
 			r.teachRow(t, generation, 0, 0)
 			alice := r.someone(nil)
 			r.lend(t, alice.name, credit(unlimited, nil).with("each_0", uint32(each)))
@@ -286,7 +286,7 @@ func TestCreditOfClassBeforeAll(t *testing.T) {
 	for name, s := range map[string]setup{"short way": single, "long way": singleLogging} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := shared(t, s)
+			r := joined(t, s)
 			r.teachRow(t, generation, 0, 0)
 			alice := r.someone(nil)
 			r.lend(t, alice.name, credit(unlimited, map[string]uint32{"GET": 2}))
@@ -316,7 +316,7 @@ func TestCreditOfClassBeforeAll(t *testing.T) {
 // A lower-case method is of the same class, and an unknown one of OTHER.
 func TestCreditOfMethods(t *testing.T) {
 	t.Parallel()
-	r := shared(t, single)
+	r := joined(t, single)
 	r.teachRow(t, generation, 0, 0)
 	alice := r.someone(nil)
 	r.lend(t, alice.name, credit(unlimited, nil))
@@ -344,6 +344,7 @@ func TestCreditOfMethods(t *testing.T) {
 
 // Without a place the agent is asked, and told that there was a ticket.
 func TestCreditPlaces(t *testing.T) {
+	t.Parallel()
 	g := newGate()
 	r := shared(t, single.with(g.ServeHTTP))
 	r.teachRow(t, generation, 0, 0)
@@ -380,6 +381,7 @@ func TestCreditPlaces(t *testing.T) {
 // When the agent has withdrawn credit and read the count of tickets, no request is
 // admitted by one that is not in the count.
 func TestCreditWithdrawn(t *testing.T) {
+	t.Parallel()
 	const users, rounds = 6, 3
 	r := shared(t, lending)
 	g := generation

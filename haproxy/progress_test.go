@@ -489,7 +489,8 @@ func cancelled(t *testing.T, q *http.Request, ready func()) {
 
 // A cancelled HTTP/2 stream waits no longer, from 3.0 on, and never takes a place.
 func TestGivesUpWaitingOverHTTP2(t *testing.T) {
-	r := shared(t, usual)
+	t.Parallel()
+	r := shared(t, byHeader)
 	waiting, free := make(chan struct{}), make(chan struct{})
 	r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
 	q, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+r.addr+"/", nil)

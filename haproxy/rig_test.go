@@ -297,6 +297,7 @@ type rig struct {
 	seen  []*http.Request  // by the origin
 
 	tests map[*testing.T]bool // that use it now
+	alone bool                // there may be one at a time
 }
 
 // setup changes how a rig is started.
@@ -316,20 +317,28 @@ func (s setup) with(serve http.HandlerFunc) setup {
 }
 
 // rigs are those that tests share, by configuration. They run until the package's last test has ended.
-var rigs struct {
+var rigs = struct {
 	sync.Mutex
+	changed  *sync.Cond // a test has let go of a rig
 	byConfig map[string]*rig
-	ends     []func()
-	started  atomic.Int32 // HAProxies, also those that no tests share
-}
+
+	ending sync.Mutex
+	ends   []func()
+}{byConfig: map[string]*rig{}}
+
+// started is how many HAProxies were started.
+var started atomic.Int32
 
 func TestMain(m *testing.M) {
+	rigs.changed = sync.NewCond(&rigs)
+	flag.Parse()
+	_ = flag.Set("test.parallel", "4") // they wait for clocks more than they work
 	status := m.Run()
 	for _, end := range slices.Backward(rigs.ends) {
 		end()
 	}
-	if flag.Lookup("test.v").Value.String() == "true" {
-		fmt.Printf("%d HAProxies started\n", rigs.started.Load())
+	if testing.Verbose() {
+		fmt.Printf("%d HAProxies started\n", started.Load())
 	}
 	os.Exit(status)
 }
@@ -377,13 +386,29 @@ func withDoors(cfg string) string {
 // lasting is a test whose cleanups wait for the end of the package's last test.
 type lasting struct{ testing.TB }
 
-func (lasting) Cleanup(f func()) { rigs.ends = append(rigs.ends, f) }
-func (lasting) Failed() bool     { return false }
+func (lasting) Cleanup(f func()) {
+	rigs.ending.Lock()
+	defer rigs.ending.Unlock()
+	rigs.ends = append(rigs.ends, f)
+}
 
-// shared returns a rig that all tests with the same configuration use. Its tables are empty and its agent allows
-// everything. Only tests that run in parallel share a rig at the same time: then the rig is as the others left it, and each test has
-// users of its own, whom it names in answerFor and toldOf.
+func (lasting) Failed() bool { return false }
+
+// shared returns a rig that tests with the same configuration use one after the other. Its tables are empty and its agent allows everything. A
+// parallel test uses one shared rig at a time.
 func shared(t *testing.T, s setup) *rig {
+	t.Helper()
+	return use(t, s, true)
+}
+
+// joined returns a rig that several tests use at a time. It is as the others left it: each test has users of its own, whom it names in answerFor and toldOf,
+// and all have the same origin.
+func joined(t *testing.T, s setup) *rig {
+	t.Helper()
+	return use(t, s, false)
+}
+
+func use(t *testing.T, s setup, alone bool) *rig {
 	t.Helper()
 	cfg, err := Render(s.Config)
 	if err != nil {
@@ -395,29 +420,46 @@ func shared(t *testing.T, s setup) *rig {
 	key := fmt.Sprintf("%v %+v %s", s.beside, s.Config, cfg)
 	rigs.Lock()
 	defer rigs.Unlock()
-	r := rigs.byConfig[key]
-	if r == nil || !r.proc.Running() {
-		r = newRig(lasting{t}, s)
-		if rigs.byConfig == nil {
-			rigs.byConfig = map[string]*rig{}
+	others := func() int {
+		n := 0
+		if r := rigs.byConfig[key]; r != nil {
+			for test := range r.tests {
+				if test != t {
+					n++
+				}
+			}
 		}
+		return n
+	}
+	for others() > 0 && (alone || rigs.byConfig[key].alone) {
+		rigs.changed.Wait()
+	}
+	r := rigs.byConfig[key]
+	known := r != nil && r.tests[t]
+	switch {
+	case r == nil || !r.proc.Running():
+		r = newRig(lasting{t}, s)
 		r.tests = map[*testing.T]bool{}
 		rigs.byConfig[key] = r
-	} else if len(r.tests) == 0 || len(r.tests) == 1 && r.tests[t] {
+	case others() == 0:
+		r.alone, r.tests[t] = true, true // nobody joins meanwhile
+		rigs.Unlock()
 		r.reset(t, s)
-	}
-	if r.tests[t] {
-		return r
-	}
-	r.tests[t] = true
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("output of HAProxy:\n%s", r.proc.Output())
-		}
 		rigs.Lock()
-		defer rigs.Unlock()
-		delete(r.tests, t)
-	})
+	}
+	r.alone, r.tests[t] = alone, true
+	rigs.changed.Broadcast()
+	if !known {
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("output of HAProxy:\n%s", r.proc.Output())
+			}
+			rigs.Lock()
+			defer rigs.Unlock()
+			delete(r.tests, t)
+			rigs.changed.Broadcast()
+		})
+	}
 	return r
 }
 
@@ -556,7 +598,7 @@ func newRig(t testing.TB, s setup) *rig {
 		}
 	}
 	r.env = env
-	rigs.started.Add(1)
+	started.Add(1)
 	if s.master {
 		r.proc = proctest.Start(t, env, proctest.HAProxyPath(t), "-W", "-f", file)
 		dial(t, "tcp", r.addr).Close()
