@@ -26,7 +26,7 @@ users: {dave: dave, other: none}
 		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
 			t.Parallel()
 			s := scene.Start(t, cluster.Options{Instances: instances, Limits: limits(1)})
-			const joins, leaves, ends = 4 * time.Second, 8 * time.Second, 11 * time.Second
+			const joins, leaves, ends = 3 * time.Second, 6 * time.Second, 9 * time.Second
 			alice, bob, dave := s.Streams("alice", 6, false), s.Streams("bob", 6, true), s.Streams("dave", 2, false)
 			first, last := s.Addresses()[0], s.Addresses()[instances-1]
 			carol := []transfer.Stream{{Address: first, User: "carol"}, {Address: first, User: "carol"}, {Address: first, User: "carol"},

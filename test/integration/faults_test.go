@@ -160,7 +160,7 @@ func TestFaults(t *testing.T) {
 // judge runs loads while the fault begins and ends.
 func (f *fault) judge(t *testing.T, s *scene.Scene) {
 	t.Helper()
-	const begins, ends, over = 2500 * time.Millisecond, 6500 * time.Millisecond, 9 * time.Second
+	const begins, ends, over = 2 * time.Second, 6 * time.Second, 8 * time.Second
 	var open *load.Report
 	var bytes transfer.Report
 	var began, healed time.Time
@@ -209,9 +209,10 @@ func (f *fault) judge(t *testing.T, s *scene.Scene) {
 	scene.CheckSeconds(t, open, "wild", began, healed, limit, most(f.rate))
 	scene.CheckSeconds(t, open, "wild", began.Add(-time.Second), healed.Add(3*time.Second), limit, most(max(f.first, f.rate)))
 	f.checkProgress(t, s.Runs["busy"].Points(), began)
-	late := open.User("dora").Only(func(x load.Result) bool { return x.Sent > began.Add(noticed).UnixNano() && x.Sent < healed.UnixNano() })
-	if p10 := late.Service().Quantile(0.1); p10 >= scene.ShortWait {
-		t.Errorf("nine of ten answers to requests that cost something took longer than %v, %v after the fault began", p10, noticed)
+	// Requests that cost something are asked about each time, and those of wild are not: HAProxy refuses most of them.
+	late := open.Only(func(x load.Result) bool { return x.Sent > began.Add(noticed).UnixNano() && x.Sent < healed.UnixNano() })
+	if asked, refused := late.User("dora").Service().Quantile(0.1), late.User("wild").Service().Quantile(0.1); asked-refused >= scene.ShortWait {
+		t.Errorf("nine of ten answers to requests that cost something took longer than %v, and to others %v, %v after the fault began", asked, refused, noticed)
 	}
 }
 
@@ -282,7 +283,7 @@ func checkExact(t *testing.T, s *scene.Scene) {
 				return nil
 			})
 		},
-		func() { scene.CheckRuns(t, closed.Run(t.Context(), s.Closed("busy", 40, 3*time.Second))) },
+		func() { scene.CheckRuns(t, closed.Run(t.Context(), s.Closed("busy", 40, 2*time.Second))) },
 	)
 	if most := s.Runs["busy"].Counts().Most; most != 10 {
 		t.Errorf("after the fault at most %d requests ran at once, want 10", most)

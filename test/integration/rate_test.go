@@ -111,7 +111,7 @@ users: {alice: pro}
 // HAProxy asks about a user once, and admits the user's requests by credit from then on.
 func TestCreditAfterOneQuestion(t *testing.T) {
 	t.Parallel()
-	const users, rounds = 50, 4
+	const users, rounds = 50, 3
 	s := scene.Start(t, cluster.Options{Instances: 2, Limits: "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 100}}}\n"})
 	asked := func() (n float64) {
 		for _, in := range s.Instances {
