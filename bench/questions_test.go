@@ -49,15 +49,11 @@ func measureQuestions(b *testing.B, t *table, users int, rate float64) {
 // questionCounts are what was counted since the processes started, or in a span.
 type questionCounts struct {
 	coldCounts
-	agents  float64 // seconds of CPU
 	in, out float64 // bytes of Redis
 }
 
 func countQuestions(b *testing.B, c *cluster.Cluster) questionCounts {
 	q := questionCounts{coldCounts: countCold(b, c)}
-	for _, in := range c.Instances {
-		q.agents += cpu(b, []*proctest.Process{in.Agent}).Seconds()
-	}
 	for line := range strings.Lines(proctest.RedisCommand(b, c.RedisAddr, "INFO", "stats")) {
 		_, _ = fmt.Sscanf(line, "total_net_input_bytes:%f", &q.in)
 		_, _ = fmt.Sscanf(line, "total_net_output_bytes:%f", &q.out)
@@ -66,5 +62,5 @@ func countQuestions(b *testing.B, c *cluster.Cluster) questionCounts {
 }
 
 func (q questionCounts) minus(before questionCounts) questionCounts {
-	return questionCounts{q.coldCounts.minus(before.coldCounts), q.agents - before.agents, q.in - before.in, q.out - before.out}
+	return questionCounts{q.coldCounts.minus(before.coldCounts), q.in - before.in, q.out - before.out}
 }
