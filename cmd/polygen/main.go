@@ -23,6 +23,7 @@ type options struct {
 	Margin int    `name:"concurrent-margin" help:"How far, in percent of the limit, a blocked user's requests in progress must fall before the user is unblocked; at least one request." default:"5" placeholder:"PERCENT" env:"SLUICE_CONCURRENT_MARGIN"`
 
 	cli.UserMetrics `embed:""`
+	cli.Lead        `embed:""`
 	JobWorkers      cli.JobWorkers `embed:""`
 
 	cli.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
@@ -36,7 +37,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	var o options
 	line, code := cli.Parse(&o, os.Args[1:], os.Stdout, os.Stderr, "polygen", "Sluice's policy generator: publishes the limits, compares the cluster's use with them, "+
-		"and sends policies to the agents that they concern. Run two or more: they divide the users among them, and when one ends the others take over its users within three seconds.\n\n"+
+		"and sends policies to the agents. Run two or more: one leads, and when it ends another one takes over within three seconds.\n\n"+
 		"Every flag can also be set by the environment variable in brackets.")
 	if line == nil {
 		return code
@@ -75,11 +76,20 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		return err
 	}
 	defer b.Close()
-	p, err := polygen.New(polygen.Options{Name: o.Name, Bus: b, Limits: watcher, Strict: o.Strict, Margin: o.Margin, UserMetrics: polygen.UserMetrics(o.UserMetrics), JobWorkers: o.JobWorkers.Addresses, JobAccess: o.JobWorkers.Access(), Logger: log, Registerer: registry})
+	l, gate, err := o.Listen(log, registry)
 	if err != nil {
 		return err
 	}
-	l, gate, err := o.Listen(log, registry)
+	defer l.Close()
+	address, err := o.LeaderAddress(o.Access().Scheme(), l.Addr())
+	if err != nil {
+		return err
+	}
+	p, err := polygen.New(polygen.Options{Name: o.Name, Address: address, Bus: b, Limits: watcher, Strict: o.Strict, Margin: o.Margin, UserMetrics: polygen.UserMetrics(o.UserMetrics), JobWorkers: o.JobWorkers.Addresses, JobAccess: o.JobWorkers.Access(), Logger: log, Registerer: registry})
+	if err != nil {
+		return err
+	}
+	forward, err := admin.NewForwarder(admin.ForwardOptions{Leader: p.Leader, CA: o.LeaderCA, Gate: gate, Logger: log})
 	if err != nil {
 		return err
 	}
@@ -88,7 +98,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		p.Run,
 		service.Run,
 		func(ctx context.Context) error {
-			h := admin.Handler(admin.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload, API: p, Live: p, Overrides: p, Gate: gate})
+			h := admin.Handler(admin.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload, API: p, Live: p, Overrides: p, Forward: forward, Gate: gate})
 			return admin.Serve(ctx, l, h, log)
 		},
 		func(ctx context.Context) error { return p.ReloadOn(ctx, hangups) })

@@ -8,22 +8,6 @@ import (
 	"testing"
 )
 
-// A write that Redis could still lose is told of as that.
-func TestUnsafeOverride(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusAccepted)
-		fmt.Fprint(w, `{"polygen":"one","user":"bob","unsafe":"0 of 1 replicas of Redis have it"}`)
-	}))
-	defer s.Close()
-	for _, args := range [][]string{{"bob", "concurrent=5", "--reason", "r"}, {"--remove", "bob"}} {
-		var out, errs strings.Builder
-		args = append([]string{"override", "--admin", s.Listener.Addr().String()}, args...)
-		if code := runCommand(args, &out, &errs); code != 0 || !strings.Contains(out.String(), "\nnot safe yet: 0 of 1 replicas of Redis have it; it is lost if") {
-			t.Errorf("sluice %q ended with %d, and says %q, %s", args, code, &out, &errs)
-		}
-	}
-}
-
 // A user whose name is not known is given by the hash that top shows. Hashed once more,
 // it would be another user.
 func TestByHash(t *testing.T) {

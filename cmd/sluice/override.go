@@ -96,23 +96,13 @@ func (o *override) changeOverride(stdout io.Writer) error {
 			return err
 		}
 		_, err = fmt.Fprintf(stdout, "%s has the limits of the limit file again; the override said %s: %s\n", terminal.QuoteName(gone.User), describeFields(gone.Limits), terminal.QuoteName(gone.Reason))
-		return errors.Join(err, warnUnsafe(stdout, gone))
+		return err
 	}
 	var set api.Override
 	if err := a.SendJSON(ctx, http.MethodPut, path, map[string]any{"for": o.For.String(), "reason": o.Reason, "limits": limits}, &set); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(stdout, "%s has %s until %s\n", terminal.QuoteName(set.User), describeFields(set.Limits), set.Until.Format(time.RFC3339))
-	return errors.Join(err, warnUnsafe(stdout, set))
-}
-
-// warnUnsafe says that a change could still be lost, if so.
-func warnUnsafe(stdout io.Writer, o api.Override) error {
-	if o.Unsafe == "" {
-		return nil
-	}
-	_, err := fmt.Fprintf(stdout, "not safe yet: %s; it is lost if Redis fails over now and polygen %s ends too: look at \"sluice override --list\" then\n",
-		terminal.Printable(o.Unsafe), terminal.QuoteName(o.Polygen))
 	return err
 }
 

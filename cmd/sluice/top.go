@@ -32,7 +32,7 @@ const (
 func (*top) Help() string {
 	return `Lists the most active users, and refreshes the list every --interval until Ctrl-C. In a terminal each list replaces the one before, and is redrawn when the terminal changes its size. Elsewhere, as in a pipe or with --once, each list is a separate table. If polygen becomes unreachable, the last list stays, with the time since when, until polygen is back.
 
-The first line has the cluster's time, which polygen answers and whether it leads (one that follows sees the same), the version of its limits, and how many users it knows of. The columns:
+The first line has the cluster's time, which polygen answers and whether it leads, the version of its limits, and how many users it knows of. The columns:
 
 user: the name, in quotes if it is not plain; ~HASH if it is too long or odd to be sent
 

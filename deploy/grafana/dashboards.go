@@ -74,8 +74,8 @@ func overview() *dashboard.DashboardBuilder {
 			`sum(rate(sluice_requests_total{instance=~"$instance"}[$__rate_interval]))`)).
 		WithPanel(figure("Refused by agents", units.RequestsPerSecond,
 			`sum(rate(sluice_requests_total{verdict="refused", instance=~"$instance"}[$__rate_interval]))`)).
-		WithPanel(figure("Throttled users", units.Short, `sum(sluice_throttled_users)`)).
-		WithPanel(figure("Blocked users", units.Short, `sum(sluice_blocked_users)`)).
+		WithPanel(figure("Throttled users", units.Short, `max(sluice_throttled_users)`)).
+		WithPanel(figure("Blocked users", units.Short, `max(sluice_blocked_users)`)).
 		WithPanel(figure("Requests in progress", units.Short, `sum(sluice_requests_in_progress{instance=~"$instance"})`)).
 		WithPanel(figure("Waiting in line", units.Short, `sum(sluice_line_requests{instance=~"$instance"})`)).
 		WithRow(dashboard.NewRowBuilder("Requests")).
@@ -100,7 +100,7 @@ func overview() *dashboard.DashboardBuilder {
 			line{`sum by (limit) (rate(sluice_dry_run_refused_total{instance=~"$instance"}[$__rate_interval]))`, "{{limit}}"})).
 		WithRow(dashboard.NewRowBuilder("Users")).
 		WithPanel(graph("Limited now", "As polygen sees it: at a request rate in the last second, or at the limit of requests in progress.", units.Short,
-			line{`sum(sluice_throttled_users)`, "throttled"}, line{`sum(sluice_blocked_users)`, "blocked"})).
+			line{`max(sluice_throttled_users)`, "throttled"}, line{`max(sluice_blocked_users)`, "blocked"})).
 		WithPanel(graph("Active", "Users with a request of late, of each kind of limit.", units.Short,
 			line{`sum(sluice_users{instance=~"$instance"})`, "request rate"},
 			line{`sum(sluice_concurrent_users{instance=~"$instance"})`, "in progress"},

@@ -303,7 +303,7 @@ func replaced(values map[string]any, path []string, value any) map[string]any {
 func TestValuesThatAreRefused(t *testing.T) {
 	for _, tt := range []struct{ values, want string }{
 		{"haproxy: {replica: 3}", "additional properties 'replica' not allowed"},
-		{"polygen: {replicas: 65}", "maximum: got 65, want 64"},
+		{"polygen: {replicas: 6}", "maximum: got 6, want 5"},
 		{"origin: origin", "does not match pattern"},
 		{"redis: {addresses: cache:6379}", "got string, want array"},
 		{"redis: {shards: 0}", "minimum: got 0, want 1"},

@@ -150,9 +150,12 @@ func (p *pod) env(t *testing.T, c core.Container) (env []string) {
 	for _, e := range c.Env {
 		value := e.Value
 		if from := e.ValueFrom; from != nil {
-			value = p.kubelet.secrets[from.SecretKeyRef.Name][from.SecretKeyRef.Key]
+			value = "127.0.0.1" // of a field: status.podIP
+			if from.SecretKeyRef != nil {
+				value = p.kubelet.secrets[from.SecretKeyRef.Name][from.SecretKeyRef.Key]
+			}
 		}
-		env = append(env, e.Name+"="+p.here(t, c, value))
+		env = append(env, e.Name+"="+p.here(t, c, strings.ReplaceAll(value, "$(POD_IP)", "127.0.0.1")))
 	}
 	return env
 }

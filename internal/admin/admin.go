@@ -58,6 +58,7 @@ type Options struct {
 	API       API           // nil for none
 	Live      Live          // nil for none; it needs an API beside it
 	Overrides Overrider     // nil for none; it needs an API beside it
+	Forward   *Forwarder    // nil answers everything here
 	Gate      *Gate         // nil lets everybody through
 }
 
@@ -99,7 +100,7 @@ func Handler(o Options) http.Handler {
 		serveLive(mux, o.Live)
 	}
 	// Before the token is looked at: a page of another site must not even find out whether one is wanted.
-	return refuseForeignPages(o.Gate, o.Gate.requireToken(mux))
+	return refuseForeignPages(o.Gate, o.Gate.requireToken(o.Forward.wrap(mux)))
 }
 
 // readiness is the answer of /-/ready to who wants JSON.

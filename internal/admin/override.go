@@ -49,11 +49,7 @@ func serveOverrides(mux *http.ServeMux, hand Overrider) {
 			writeJSON(w, statusOf(err), apiError{err.Error()})
 			return
 		}
-		status = http.StatusOK
-		if o, ok := answer.(api.Override); ok && o.Unsafe != "" {
-			status = http.StatusAccepted
-		}
-		writeJSON(w, status, answer)
+		writeJSON(w, http.StatusOK, answer)
 	}
 	// One function for all methods, because a pattern with a method would not match a user called "/".
 	overrides := func(w http.ResponseWriter, r *http.Request) {
@@ -94,7 +90,7 @@ func statusOf(err error) int {
 		return http.StatusNotFound
 	case errors.Is(err, api.ErrFull):
 		return http.StatusConflict
-	case errors.Is(err, api.ErrUnavailable):
+	case errors.Is(err, api.ErrUnavailable), errors.Is(err, api.ErrNotLeading):
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusBadRequest
@@ -138,12 +134,16 @@ func readRequest(w http.ResponseWriter, r *http.Request, action api.Action, user
 	return a, 0, nil
 }
 
-// operatorOf names the client, and the address that the request came from.
+// operatorOf names the client, and the address that the request came from: that of a standby, if one has forwarded it, and of
+// whom that says.
 func operatorOf(r *http.Request) string {
 	// Of the connection: fields such as X-Forwarded-For anybody can write.
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		host = r.RemoteAddr
+	}
+	if ip := net.ParseIP(r.Header.Get(forwardedHeader)); ip != nil {
+		host += " for " + ip.String()
 	}
 	return caller(r) + " from " + host
 }

@@ -20,7 +20,6 @@ import (
 // tool does what it is told, and remembers it.
 type tool struct {
 	done    string // the last act
-	unsafe  string // of all writes
 	refused int
 	err     error // of all
 }
@@ -35,12 +34,12 @@ func (h *tool) Overrides() api.Overrides {
 
 func (h *tool) Override(_ context.Context, a api.OverrideRequest) (api.Override, error) {
 	h.act(a)
-	return api.Override{From: sampleFrom, UserOverride: sampleOverride, Unsafe: h.unsafe}, h.err
+	return api.Override{From: sampleFrom, UserOverride: sampleOverride}, h.err
 }
 
 func (h *tool) RemoveOverride(_ context.Context, a api.OverrideRequest) (api.Override, error) {
 	h.act(a)
-	return api.Override{From: sampleFrom, UserOverride: sampleOverride, Unsafe: h.unsafe}, h.err
+	return api.Override{From: sampleFrom, UserOverride: sampleOverride}, h.err
 }
 
 func (h *tool) Unblock(_ context.Context, a api.OverrideRequest) (api.Unblocked, error) {
@@ -226,17 +225,16 @@ func (d *document) answersOverrides(t *testing.T) {
 			body   string
 			header http.Header
 			err    error
-			unsafe string
 		}{
-			{tt.body, nil, nil, ""}, {"{", nil, nil, ""}, {tt.body, elsewhere, nil, ""}, {tt.body, form, nil, ""}, {strings.Repeat(" ", maxBody+1), nil, nil, ""},
-			{tt.body, nil, api.ErrNoOverride, ""}, {tt.body, nil, api.ErrFull, ""}, {tt.body, nil, api.ErrUnavailable, ""}, {tt.body, nil, nil, "x"},
+			{tt.body, nil, nil}, {"{", nil, nil}, {tt.body, elsewhere, nil}, {tt.body, form, nil}, {strings.Repeat(" ", maxBody+1), nil, nil},
+			{tt.body, nil, api.ErrNoOverride}, {tt.body, nil, api.ErrFull}, {tt.body, nil, api.ErrUnavailable}, {tt.body, nil, api.ErrNotLeading},
 		} {
 			full := ask.err != nil && errors.Is(ask.err, api.ErrFull) && tt.method != "PUT"
 			missing := errors.Is(ask.err, api.ErrNoOverride) && tt.method != "DELETE"
 			if full || missing { // which these never are
 				continue
 			}
-			w := (&tool{err: ask.err, unsafe: ask.unsafe}).ask(tt.method, tt.path, ask.body, ask.header)
+			w := (&tool{err: ask.err}).ask(tt.method, tt.path, ask.body, ask.header)
 			code := fmt.Sprint(w.Code)
 			seen[code] = true
 			r := tt.operation.Responses[code]

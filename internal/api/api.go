@@ -18,11 +18,10 @@ import (
 // From says who answers. Every answer begins with it.
 type From struct {
 	Polygen string    `json:"polygen"` // its name
-	Leading bool      `json:"leading"` // false: another one leads; each answers for all
+	Leading bool      `json:"leading"` // whether it leads; a standby has the one that leads answer
 	Version string    `json:"version"` // of the limits that it has
 	Time    time.Time `json:"time"`    // of the cluster, when it answered
-	// Degraded is why it does not fully work, so that what it says may be old, or which other polygen did
-	// not answer, so that it may be incomplete; absent when all is well.
+	// Degraded is why it does not fully work, so that what it says may be old; absent when all is well.
 	Degraded string `json:"degraded,omitempty"`
 }
 

@@ -34,6 +34,7 @@ var (
 	ErrNoOverride  = errors.New("there is no such override")
 	ErrFull        = errors.New("there are too many overrides: remove some first")
 	ErrUnavailable = errors.New("redis does not answer")
+	ErrNotLeading  = errors.New("another polygen leads")
 )
 
 // UserOverride is a user's override by hand.
@@ -58,17 +59,13 @@ type Overrides struct {
 type Override struct {
 	From
 	UserOverride
-	// Unsafe is why the change, which is in force, could still be lost: not all replicas of Redis
-	// have it. It is lost only if Redis fails over and this polygen ends before Redis has it again.
-	// Absent when it is safe.
-	Unsafe string `json:"unsafe,omitempty"`
 }
 
 // Unblocked is the answer of /api/v1/users/{user}/unblock.
 type Unblocked struct {
 	From
 	Name
-	Sent       bool   `json:"sent"`        // all polygens were told
+	Sent       bool   `json:"sent"`        // the instances are told
 	InProgress int    `json:"in_progress"` // requests, as known of before
 	Max        int    `json:"max"`         // the limit of requests in progress; 0 if there is none
 	Note       string `json:"note"`        // what to expect

@@ -69,20 +69,18 @@ type Bus struct {
 	membership   membership
 	calls        atomic.Int64 // of scripts/registry.lua: their words
 
-	deaf deaf
-
 	limitPublisher limitPublisher
 	limitReader    LimitReader
 
-	requests  *prometheus.CounterVec   // op, result
-	seconds   *prometheus.HistogramVec // op
-	messages  *prometheus.CounterVec   // channel
-	malformed *prometheus.CounterVec   // channel
-	dropped   *prometheus.CounterVec   // channel
-	answered  prometheus.Gauge
+	requests     *prometheus.CounterVec   // op, result
+	seconds      *prometheus.HistogramVec // op
+	messages     *prometheus.CounterVec   // channel
+	malformed    *prometheus.CounterVec   // channel
+	dropped      *prometheus.CounterVec   // channel
+	answered     prometheus.Gauge
+	unsubscribed prometheus.Gauge
 
 	policyLines, policyBytes *prometheus.CounterVec // kind
-	unheard                  prometheus.Counter
 }
 
 // Open makes a Bus. It does not connect: calls do, and go on doing so while
@@ -122,14 +120,14 @@ func Open(o Options) (*Bus, error) {
 			"Published messages, or policies in them, that were not understood.", "channel"),
 		answered: metrics.Gauge("sluice_bus_last_success_timestamp_seconds",
 			"When Redis last answered a call, in seconds since 1970; 0 before it ever did."),
+		unsubscribed: metrics.Gauge("sluice_bus_subscriptions_lost",
+			"Subscriptions to channels of Redis that are not connected now."),
 		dropped: metrics.Counters("sluice_bus_dropped_total",
 			"Published messages that came faster than they were handled.", "channel"),
 		policyLines: metrics.Counters("sluice_bus_policies_total",
-			"Policies sent or received, by kind: one that is sent to each of some instances counts once for each, one that is sent to all counts once.", "kind"),
+			"Policies sent or received, by kind: one that is divided among instances counts once for each, one that is sent to all counts once.", "kind"),
 		policyBytes: metrics.Counters("sluice_bus_policy_bytes_total",
-			"Bytes of these policies, by kind.", "kind"),
-		unheard: metrics.Counter("sluice_bus_policies_unheard_total",
-			"Messages for one instance that nobody heard, and that were sent to all instances instead: it may not subscribe to its own channel, or has lost its connection."),
+			"Bytes of these policies before compression, by kind.", "kind"),
 	}
 	read := metrics.Counter("sluice_bus_limits_read_bytes_total",
 		"Bytes of published limit files that were read from Redis, compressed as they are there.")

@@ -53,7 +53,7 @@ func TestAStoppedRedisIsUnavailableInTimeAndThenUsedAgain(t *testing.T) {
 			return err
 		},
 		"Register": func(ctx context.Context) error { _, err := b.Register(ctx, "a", "", ""); return err },
-		"Lead":     func(ctx context.Context) error { _, err := b.Lead(ctx, candidacy("a", time.Second)); return err },
+		"Lead":     func(ctx context.Context) error { _, err := b.Lead(ctx, bus.Leader{Name: "a"}, time.Second); return err },
 		"PublishPolicies": func(ctx context.Context) error {
 			return b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}})
 		},
@@ -168,7 +168,7 @@ func TestSubscribeComesBackAfterRedis(t *testing.T) {
 		t.Errorf("Take without Redis = %v, want %v", err, bus.ErrUnavailable)
 	}
 	proctest.RedisAt(t, addr)
-	ear.hears(t)
+	ear.connected(t)
 	// The first call finds neither its script nor its pool.
 	proctest.Eventually(t, "Take", take)
 	if u := ear.next(t).(bus.Usage); u.Entries[0].Total != 1 {
@@ -409,33 +409,18 @@ func listen(t *testing.T, b *bus.Bus, channels ...bus.Channel) ear {
 // listenToReports is listen to the channels of all shards. Other events than these are left out.
 func listenToReports(t *testing.T, b *bus.Bus, kinds ...bus.Event) ear {
 	t.Helper()
-	e, wanted := make(ear, 10_000), make(chan []int, 1)
-	all := make([]int, b.Shards())
-	for shard := range all {
-		all[shard] = shard
-	}
-	wanted <- all
+	e := make(ear, 10_000)
 	listenBy(t, func(ctx context.Context) {
-		_ = b.SubscribeReports(ctx, wanted, func(event bus.Event) {
-			if slices.ContainsFunc(append(kinds, bus.Heard{}), func(kind bus.Event) bool { return reflect.TypeOf(kind) == reflect.TypeOf(event) }) {
+		_ = b.SubscribeReports(ctx, func(event bus.Event) {
+			if slices.ContainsFunc(append(kinds, bus.Connected{}), func(kind bus.Event) bool { return reflect.TypeOf(kind) == reflect.TypeOf(event) }) {
 				e <- event
 			}
 		})
 	})
-	for range all {
-		e.hears(t)
+	for range b.Shards() {
+		e.connected(t)
 	}
 	return e
-}
-
-// hears waits until a shard's reports are heard.
-func (e ear) hears(t *testing.T) {
-	t.Helper()
-	for {
-		if heard, ok := e.any(t).(bus.Heard); ok && !heard.Lost {
-			return
-		}
-	}
 }
 
 // publish publishes a message, over a channel of a shard as agents do.
@@ -484,7 +469,7 @@ func (e ear) next(t *testing.T) bus.Event {
 	t.Helper()
 	for {
 		switch event := e.any(t).(type) {
-		case bus.Connected, bus.Heard:
+		case bus.Connected:
 		default:
 			return event
 		}

@@ -16,7 +16,7 @@ func (b *Bus) Demand(ctx context.Context, instance string, reports []bandwidth.R
 	if len(reports) == 0 {
 		return nil
 	}
-	// Before anything is sent: polygens take a message with one wrong number for malformed, and hear nothing of the others.
+	// Before anything is sent: polygen takes a message with one wrong number for malformed, and hears nothing of the others.
 	for _, r := range reports {
 		if err := validateReport(r); err != nil {
 			return fmt.Errorf("report demand: %w", err)

@@ -18,6 +18,9 @@ var (
 	// ErrNoLimits says that no limits are published, or not any more.
 	ErrNoLimits = errors.New("no limits are published")
 
+	// ErrOverridesChanged says that another process has replaced the overrides meanwhile: read them again, and try again.
+	ErrOverridesChanged = errors.New("the overrides have been changed meanwhile")
+
 	// ErrShards says that another process runs with another number of shards.
 	ErrShards = errors.New("processes differ in their number of shards")
 )

@@ -102,27 +102,6 @@ func TestOpenRefuses(t *testing.T) {
 	b.Close()
 }
 
-// What a node refuses while it starts, or because another one has the slot now, it is asked again
-// soon. What its version or its users do not allow takes longer to change.
-func TestIsRefusal(t *testing.T) {
-	for reply, want := range map[string]bool{
-		"LOADING Redis is loading the dataset in memory": false,
-		"MASTERDOWN Link with MASTER is down":            false,
-		"MOVED 3999 127.0.0.1:6381":                      false,
-		"CLUSTERDOWN Hash slot not served":               false,
-		"ERR max number of clients reached":              false,
-		"ERR unknown command 'ssubscribe'":               true,
-		"NOPERM No permissions to access a channel":      true,
-	} {
-		if got := isRefusal(fmt.Errorf("subscribe: %w", redisReply(reply))); got != want {
-			t.Errorf("isRefusal(%s) = %v, want %v", reply, got, want)
-		}
-	}
-	if isRefusal(errSilent) {
-		t.Error("silence is no refusal")
-	}
-}
-
 // redisReply is an error that Redis answers with.
 type redisReply string
 

@@ -7,7 +7,6 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -22,9 +21,8 @@ const (
 	instancesKey = "sluice:{cluster}:instances"
 	shardsKey    = "sluice:{cluster}:shards"
 	leaderKey    = "sluice:{cluster}:leader"
-	polygensKey  = "sluice:{cluster}:polygens"
 	limitsKey    = "sluice:limits"
-	overridesKey = "sluice:overrides"
+	overridesKey = "sluice:{cluster}:overrides"
 )
 
 // A Channel is a channel of Redis, as metrics and docs/keys.md name it.
@@ -35,7 +33,6 @@ const (
 	PoliciesChannel  Channel = "sluice:policies"
 	OwnChannel       Channel = "sluice:policies:<instance>"
 	InstancesChannel Channel = "sluice:instances"
-	PolygensChannel  Channel = "sluice:polygens"
 )
 
 // The channels of each shard, about its users: see SubscribeReports.
@@ -44,7 +41,6 @@ const (
 	ProgressChannel Channel = "sluice:{<n>}:progress"
 	DemandChannel   Channel = "sluice:{<n>}:demand"
 	StartsChannel   Channel = "sluice:{<n>}:starts"
-	UnblockChannel  Channel = "sluice:{<n>}:unblock"
 )
 
 // ofShard is the channel of a shard.
@@ -149,7 +145,11 @@ func eventPartOf(user string) int {
 
 // ShardOf is the shard of all of a user's pools, from 0 on.
 func (b *Bus) ShardOf(user string) int {
-	return parts.Shards(b.shards).ShardOf(user)
+	// Nearly everywhere, and it is asked of each user of each call.
+	if b.shards == 1 {
+		return 0
+	}
+	return int(xxhash.Sum64String(user) % uint64(b.shards))
 }
 
 // partOf is the part of all of a user's pools in a window.

@@ -55,7 +55,7 @@ func (b *Bus) PublishLimits(ctx context.Context, version string, source []byte) 
 	if err := b.writeChunks(ctx, file, missing); err != nil {
 		return err
 	}
-	message := policy.Append(nil, policy.Limits{Version: version})
+	message := policy.Pack(policy.Append(nil, policy.Limits{Version: version}))
 	args := []any{version, file.encode(), int64(limitsTTL / time.Second), message}
 	if _, err = b.runScripts(ctx, "publish_limits", "publish limits", call{script: limitsScript, keys: []string{limitsKey}, args: args}); err != nil {
 		return err

@@ -10,24 +10,16 @@ const (
 	messageCost = 128
 )
 
-// A message is one that was published, or says something of the messages of its shard.
+// A message is one that was published, or a gap, of which the payload names the connection.
 type message struct {
 	channel Channel
 	payload string
-	shard   int // or noShard
 }
 
-const (
-	gapChannel  Channel = ""     // others may have been lost before it
-	lostChannel Channel = "lost" // those that follow are not heard
-)
+// A gap says that other messages may have been lost before it.
+const gapChannel Channel = ""
 
-func gapOf(shard int) message { return message{channel: gapChannel, shard: shard} }
-
-func lossOf(shard int) message { return message{channel: lostChannel, shard: shard} }
-
-// isMark reports whether a message says something of the messages of its shard.
-func (m message) isMark() bool { return m.channel == gapChannel || m.channel == lostChannel }
+func (m message) isGap() bool { return m.channel == gapChannel }
 
 // A queue stands between the reading of a connection and the handling of what was read.
 // Reading must never wait: a real Redis cuts slow readers off, and the embedded one waits
@@ -38,28 +30,22 @@ type queue struct {
 	mu       sync.Mutex
 	messages []message
 	bytes    int
-	marks    map[int]int // by shard, where its last message is, if that is a mark
 }
 
-func newQueue() *queue { return &queue{filled: make(chan struct{}, 1), marks: make(map[int]int)} }
+func newQueue() *queue { return &queue{filled: make(chan struct{}, 1)} }
 
 // enqueue appends a message. When there is no room it is dropped, enqueue returns
-// false, and a gap takes its place. There is always room for marks.
+// false, and a gap takes its place. There is always room for a gap.
 func (q *queue) enqueue(m message) (ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	cost := messageCost + len(m.payload)
-	// A full queue is when messages are lost: a mark that is dropped then would hide it, or call a lost shard heard.
-	ok = m.isMark() || q.bytes+cost <= maxQueue
-	at, marked := q.marks[m.shard]
-	switch {
-	// Marks in a row would have no bound, and the last one says all: whether the shard is heard from now on.
-	case ok && m.isMark() && marked:
-		q.messages[at] = m
-	case ok:
-		q.append(m, cost)
-	case !marked:
-		q.append(gapOf(m.shard), messageCost)
+	fits := q.bytes+messageCost+len(m.payload) <= maxQueue
+	if ok = fits || m.isGap(); !ok {
+		m = message{}
+	}
+	// One gap says as much as several in a row, which would have no bound.
+	if n := len(q.messages); !m.isGap() || n == 0 || !q.messages[n-1].isGap() || fits && m != q.messages[n-1] {
+		q.messages, q.bytes = append(q.messages, m), q.bytes+messageCost+len(m.payload)
 	}
 	select {
 	case q.filled <- struct{}{}:
@@ -69,15 +55,6 @@ func (q *queue) enqueue(m message) (ok bool) {
 	return ok
 }
 
-func (q *queue) append(m message, cost int) {
-	// What follows a mark was heard after it: the next mark must not stand before that.
-	delete(q.marks, m.shard)
-	if m.isMark() {
-		q.marks[m.shard] = len(q.messages)
-	}
-	q.messages, q.bytes = append(q.messages, m), q.bytes+cost
-}
-
 // takeAll removes all messages.
 func (q *queue) takeAll() []message {
 	q.mu.Lock()
@@ -85,6 +62,5 @@ func (q *queue) takeAll() []message {
 	messages := q.messages
 	// Another array from here on: these are handled while more come.
 	q.messages, q.bytes = nil, 0
-	clear(q.marks)
 	return messages
 }

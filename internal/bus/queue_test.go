@@ -8,9 +8,9 @@ import (
 )
 
 func TestQueueDropsWhatDoesNotFitAndSaysSo(t *testing.T) {
-	full := message{UsageChannel, strings.Repeat("x", maxQueue-messageCost), 1}
-	small := message{PoliciesChannel, "small", 1}
-	gapMarker, other, lost := gapOf(1), gapOf(2), lossOf(1)
+	full := message{UsageChannel, strings.Repeat("x", maxQueue-messageCost)}
+	small, gap := message{PoliciesChannel, "small"}, message{}
+	one, other := message{payload: "one"}, message{payload: "other"}
 	type put struct {
 		message
 		ok bool
@@ -20,16 +20,14 @@ func TestQueueDropsWhatDoesNotFitAndSaysSo(t *testing.T) {
 		puts []put
 		want []message
 	}{
-		{"what fits stays in order", []put{{small, true}, {gapMarker, true}, {small, true}}, []message{small, gapMarker, small}},
+		{"what fits stays in order", []put{{small, true}, {gap, true}, {small, true}}, []message{small, gap, small}},
 		{"up to the last byte", []put{{full, true}}, []message{full}},
-		{"and not one more", []put{{full, true}, {small, false}}, []message{full, gapMarker}},
-		{"dropped ones in a row are told once", []put{{full, true}, {small, false}, {small, false}, {gapMarker, true}}, []message{full, gapMarker}},
-		{"those of two shards are told by shard", []put{{full, true}, {small, false}, {message{shard: 2, payload: "x", channel: UsageChannel}, false}, {small, false}}, []message{full, gapMarker, other}},
-		{"a lost shard is told however full it is", []put{{full, true}, {lost, true}}, []message{full, lost}},
-		{"the last word about a shard counts", []put{{full, true}, {small, false}, {lost, true}, {other, true}, {gapMarker, true}, {lost, true}}, []message{full, lost, other}},
-		{"a shard that was lost and is heard again", []put{{lost, true}, {gapMarker, true}, {small, true}}, []message{gapMarker, small}},
-		{"a late one of a lost shard does not call it heard", []put{{other, true}, {full, false}, {lost, true}, {full, false}}, []message{other, lost}},
-		{"a large one does not block small ones", []put{{small, true}, {full, false}, {small, true}}, []message{small, gapMarker, small}},
+		{"and not one more", []put{{full, true}, {small, false}}, []message{full, gap}},
+		{"dropped ones in a row are told once", []put{{full, true}, {small, false}, {small, false}, {gap, true}}, []message{full, gap}},
+		{"a gap is told however full it is", []put{{full, true}, {gap, true}}, []message{full, gap}},
+		{"those of two connections are told, each once in a row", []put{{one, true}, {one, true}, {other, true}, {small, true}, {other, true}}, []message{one, other, small, other}},
+		{"of a full queue once", []put{{full, true}, {one, true}, {other, true}, {one, true}}, []message{full, one}},
+		{"a large one does not block small ones", []put{{small, true}, {full, false}, {small, true}}, []message{small, gap, small}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

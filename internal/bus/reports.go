@@ -2,14 +2,13 @@ package bus
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// What is reported of a user is published over a channel of the user's shard, for the polygens that have users there. In
+// What is reported of a user is published over a channel of the user's shard. In
 // a Redis Cluster only the nodes of the shard's slot carry it; any other message goes to all nodes.
 
 // reportChannel is a channel of a shard, and the command that publishes over it.
@@ -43,28 +42,43 @@ type report struct {
 	message []byte
 }
 
-// publishReports publishes messages over a channel of their shards, all in one round trip. The loss of one shard's master
-// keeps back those of its users alone.
+// publishReports publishes messages over a channel of their shards.
 func (b *Bus) publishReports(ctx context.Context, op, what string, channel Channel, all ...report) error {
+	messages := make([]published, len(all))
+	for i, r := range all {
+		messages[i] = published{channel.ofShard(r.shard), r.message}
+	}
+	return b.publishSharded(ctx, op, what, messages...)
+}
+
+// published is a message and its channel.
+type published struct {
+	channel string
+	message []byte
+}
+
+// publishSharded publishes messages in one round trip: in a Redis Cluster by the nodes of their channels' slots alone, where any
+// other message goes to all nodes. The loss of one master keeps back the messages of its slots alone.
+func (b *Bus) publishSharded(ctx context.Context, op, what string, all ...published) error {
 	if len(all) == 0 {
 		return nil
 	}
 	return b.callRedis(ctx, op, what, func(ctx context.Context) error {
 		pipe := b.client.Pipeline()
 		sent := make([]*redis.IntCmd, len(all))
-		for i, r := range all {
+		for i, p := range all {
 			publish := pipe.Publish
 			if b.sharded() {
 				publish = pipe.SPublish
 			}
-			sent[i] = publish(ctx, channel.ofShard(r.shard), r.message)
+			sent[i] = publish(ctx, p.channel, p.message)
 		}
 		_, err := pipe.Exec(ctx)
 		// A Redis Cluster before version 7: see subscription.subscribe.
 		older := b.client.Pipeline()
-		for i, r := range all {
+		for i, p := range all {
 			if isUnknownCommand(sent[i].Err()) {
-				older.Publish(ctx, channel.ofShard(r.shard), r.message)
+				older.Publish(ctx, p.channel, p.message)
 			}
 		}
 		if older.Len() > 0 {
@@ -74,69 +88,40 @@ func (b *Bus) publishReports(ctx context.Context, op, what string, channel Chann
 	})
 }
 
+// sharded reports whether channels of single instances and shards are channels of a Redis Cluster's slots.
+func (b *Bus) sharded() bool {
+	_, cluster := b.client.(*redis.ClusterClient)
+	return cluster
+}
+
 // isUnknownCommand reports whether Redis says that it has no such command.
 func isUnknownCommand(err error) bool {
 	return err != nil && strings.HasPrefix(err.Error(), "ERR unknown command")
 }
 
-// Heard says that reports about the users of a shard may have been missed before it, and that none are from now on; if
-// Lost, that they are not heard now, until one says otherwise.
-type Heard struct {
-	Shard int
-	Lost  bool
-}
-
-func (Heard) isEvent() {}
-
 // reportChannels are those of each shard.
-var reportChannels = []Channel{UsageChannel, ProgressChannel, DemandChannel, StartsChannel, UnblockChannel}
+var reportChannels = []Channel{UsageChannel, ProgressChannel, DemandChannel, StartsChannel}
 
-// SubscribeReports hands what is reported of the users of some shards to handle, as Subscribe does with other
-// channels. Which shards these are is said by the last value of the channel wanted; before the first one they are none.
+// SubscribeReports hands what is reported of users to handle, as Subscribe does with other channels.
 //
-// Each shard has a connection of its own, in a Redis Cluster to the node that has it: the loss of one concerns the
-// users of its shards alone, and Heard says so.
+// Each shard has a connection of its own, in a Redis Cluster to the node that has it, and a Connected of its own: the loss of
+// one concerns the users of its shards alone.
 //
-// Starts are handed out beside all else, by a second goroutine, and may be overtaken. All shards together have the 8 MiB
+// Starts are handed out by a second goroutine, and other reports may overtake them. All shards together have the 8 MiB
 // of Subscribe for them, and as much for the rest.
-func (b *Bus) SubscribeReports(ctx context.Context, wanted <-chan []int, handle func(Event)) error {
+func (b *Bus) SubscribeReports(ctx context.Context, handle func(Event)) error {
 	s := &subscription{bus: b, queue: newQueue(), starts: newQueue(), handle: handle}
-	return s.run(ctx, func(ctx context.Context) { s.followShards(ctx, wanted) })
-}
-
-// followShards reads what is reported of the wanted shards until ctx ends.
-func (s *subscription) followShards(ctx context.Context, wanted <-chan []int) {
-	var readers sync.WaitGroup
-	defer readers.Wait()
-	stops := map[int]context.CancelFunc{}
-	for {
-		var shards []int
-		select {
-		case <-ctx.Done():
-			return
-		case shards = <-wanted:
+	return s.run(ctx, func(ctx context.Context) {
+		var readers sync.WaitGroup
+		defer readers.Wait()
+		for shard := range b.shards {
+			readers.Go(func() { s.earOf(shard).keepReading(ctx) })
 		}
-		for shard, stop := range stops {
-			// What it has read already is still handed out: who decides leaves out users of others.
-			if !slices.Contains(shards, shard) {
-				stop()
-				delete(stops, shard)
-			}
-		}
-		for _, shard := range shards {
-			if stops[shard] != nil {
-				continue
-			}
-			// They end with the first context, or when the shard is not wanted any more.
-			shardContext, stop := context.WithCancel(ctx)
-			stops[shard] = stop
-			readers.Go(func() { s.earOf(shard).keepReading(shardContext) })
-		}
-	}
+	})
 }
 
 func (s *subscription) earOf(shard int) *ear {
-	e := &ear{subscription: s, shard: shard, channels: make(map[string]Channel, len(reportChannels))}
+	e := &ear{subscription: s, channels: make(map[string]Channel, len(reportChannels))}
 	for _, channel := range reportChannels {
 		e.channels[channel.ofShard(shard)] = channel
 	}

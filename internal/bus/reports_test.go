@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,38 +18,35 @@ import (
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// hearer hears what is reported of the users of some shards.
+// hearer hears what is reported of users.
 type hearer struct {
 	*server
 	bus    *bus.Bus
-	wanted chan []int
 	events ear
 }
 
-func hearReports(t *testing.T, o bus.Options, wanted ...int) *hearer {
+func hearReports(t *testing.T, o bus.Options) *hearer {
 	t.Helper()
-	h := &hearer{server: &server{cluster: true}, wanted: make(chan []int), events: make(ear, 100_000)}
+	h := &hearer{server: &server{cluster: true}, events: make(ear, 100_000)}
 	h.bus = h.openWith(t, o)
 	listenBy(t, func(ctx context.Context) {
-		_ = h.bus.SubscribeReports(ctx, h.wanted, func(event bus.Event) { h.events <- event })
+		_ = h.bus.SubscribeReports(ctx, func(event bus.Event) { h.events <- event })
 	})
-	h.wanted <- wanted
-	for range wanted {
-		h.events.hears(t)
+	for range h.bus.Shards() {
+		h.events.connected(t)
 	}
 	return h
 }
 
-// await waits for an event of a shard, and returns what was heard before.
-func (h *hearer) await(t *testing.T, want bus.Heard) (before []bus.Event) {
+// awaitLost waits until so many subscriptions are not connected.
+func (h *hearer) awaitLost(t *testing.T, want int) {
 	t.Helper()
-	for {
-		event := h.events.any(t)
-		if event == bus.Event(want) {
-			return before
+	proctest.Eventually(t, fmt.Sprintf("%d subscriptions are lost", want), func() error {
+		if n := h.metric(t, "sluice_bus_subscriptions_lost"); n != float64(want) {
+			return fmt.Errorf("%v are", n)
 		}
-		before = append(before, event)
-	}
+		return nil
+	})
 }
 
 // usersOfShards is a user of each shard.
@@ -86,13 +82,13 @@ func (h *hearer) start(t *testing.T, agent *bus.Bus, user string) {
 	})
 }
 
-// On a Redis Cluster each hears the shards that it wants, and no others, whatever is reported; and it may change its mind.
-func TestReportsGoToWhoWantsTheShard(t *testing.T) {
+// On a Redis Cluster whatever is reported is heard, of users of all shards, at all endpoints.
+func TestReportsOfAllShards(t *testing.T) {
 	t.Parallel()
 	const shards = 6
 	addrs, _ := proctest.RedisCluster(t)
 	o := bus.Options{Addresses: addrs, Shards: shards}
-	agent, even, odd := (&server{cluster: true}).openWith(t, o), hearReports(t, o, 0, 2, 4), hearReports(t, o, 1, 3, 5)
+	agent, h := (&server{cluster: true}).openWith(t, o), hearReports(t, o)
 	users, second := usersOfShards(agent), time.Now().Unix()
 	var reports []bandwidth.Report
 	var started []bus.Started
@@ -102,51 +98,22 @@ func TestReportsGoToWhoWantsTheShard(t *testing.T) {
 			t.Fatalf("%s is in shard %d, want %d", key.User, agent.ShardOf(key.User), shard)
 		}
 		reports, started = append(reports, bandwidth.Report{User: user, Active: 1}), append(started, bus.Started{User: user, Starts: 1})
-		for what, do := range map[string]func() error{
-			"Take": func() error {
-				_, err := agent.Take(t.Context(), "a", []ratelimit.Ask{{Key: key, WindowStart: second, Limit: 1, Debt: 1}, {Key: key, WindowStart: second, Limit: 1, Burst: 1, Debt: 1}})
-				return err
-			},
-			"Slots": func() error {
-				_, err := agent.Slots(t.Context(), "a", 1, []concurrency.Ask{{User: user, Seq: 1, Want: 1, Active: 1, Limit: 1}})
-				return err
-			},
-			"PublishUnblock": func() error { return agent.PublishUnblock(t.Context(), bus.Unblock{User: user}) },
-		} {
-			if err := do(); err != nil {
-				t.Fatalf("%s of %s = %v", what, user, err)
-			}
+		_, err1 := agent.Take(t.Context(), "a", []ratelimit.Ask{{Key: key, WindowStart: second, Limit: 1, Debt: 1}, {Key: key, WindowStart: second, Limit: 1, Burst: 1, Debt: 1}})
+		_, err2 := agent.Slots(t.Context(), "a", 1, []concurrency.Ask{{User: user, Seq: 1, Want: 1, Active: 1, Limit: 1}})
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if err := errors.Join(agent.Demand(t.Context(), "a", reports), agent.Started(t.Context(), "a", time.Second, started)); err != nil {
 		t.Fatal(err)
 	}
-	for _, h := range []*hearer{even, odd} {
-		kinds := map[string]int{}
-		for range 3 * 6 {
-			kinds[fmt.Sprintf("%T", h.events.next(t))]++
-		}
-		want := map[string]int{"bus.Usage": 6, "bus.Progress": 3, "bus.Demand": 3, "bus.Starts": 3, "bus.Unblock": 3}
-		if fmt.Sprint(kinds) != fmt.Sprint(want) {
-			t.Errorf("heard %v, want %v", kinds, want)
-		}
+	kinds := map[string]int{}
+	for range shards * 5 {
+		kinds[fmt.Sprintf("%T", h.events.next(t))]++
 	}
-
-	odd.wanted <- []int{1, 2, 3}
-	odd.await(t, bus.Heard{Shard: 2})
-	odd.start(t, agent, users[2])
-	odd.start(t, agent, users[1])
-	before := odd.metric(t, "sluice_bus_messages_total")
-	even.wanted <- []int{5}
-	even.start(t, agent, users[5])
-	if err := agent.Started(t.Context(), "a", time.Second, started[3:4]); err != nil {
-		t.Fatal(err)
-	}
-	if s, ok := odd.events.next(t).(bus.Starts); !ok || s.Users[0].User != users[3] {
-		t.Errorf("heard %+v, want what was reported of %s alone", s, users[3])
-	}
-	if n := odd.metric(t, "sluice_bus_messages_total") - before; n != 1 {
-		t.Errorf("%v messages since, want the one of shard 3, and none of shard 5", n)
+	want := map[string]int{"bus.Usage": 12, "bus.Progress": 6, "bus.Demand": 6, "bus.Starts": 6}
+	if fmt.Sprint(kinds) != fmt.Sprint(want) {
+		t.Errorf("heard %v, want %v", kinds, want)
 	}
 }
 
@@ -157,7 +124,7 @@ func TestReportsOfALostMasterAndAMovedSlot(t *testing.T) {
 	const shards = 6
 	addrs, nodes := proctest.RedisCluster(t, "--cluster-node-timeout", "60000") // no failover but by hand
 	o := bus.Options{Addresses: addrs, Shards: shards, Timeout: time.Second}
-	agent, h := (&server{cluster: true}).openWith(t, o), hearReports(t, o, 0, 1, 2, 3, 4, 5)
+	agent, h := (&server{cluster: true}).openWith(t, o), hearReports(t, o)
 	users, master := usersOfShards(agent), make([]int, shards)
 	slot := func(shard int) (slot int) {
 		_, _ = fmt.Sscan(proctest.RedisCommand(t, addrs[0], "CLUSTER", "KEYSLOT", fmt.Sprintf("{%d}", shard)), &slot)
@@ -170,15 +137,13 @@ func TestReportsOfALostMasterAndAMovedSlot(t *testing.T) {
 	if err := nodes[lost].Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	silent, said := map[int]bool{}, map[int]bool{}
+	silent := map[int]bool{}
 	for shard := range master {
-		silent[shard], said[shard] = master[shard] == lost, false
-	}
-	for !maps.Equal(said, silent) { // on a slow machine others may be lost for a moment
-		if heard, ok := h.events.any(t).(bus.Heard); ok {
-			said[heard.Shard] = heard.Lost
+		if master[shard] == lost {
+			silent[shard] = true
 		}
 	}
+	h.awaitLost(t, len(silent))
 	for shard, user := range users {
 		if !silent[shard] {
 			h.start(t, agent, user)
@@ -190,6 +155,7 @@ func TestReportsOfALostMasterAndAMovedSlot(t *testing.T) {
 			proctest.RedisCommand(t, addrs[i], "CLUSTER", "FAILOVER", "TAKEOVER")
 		}
 	}
+	h.awaitLost(t, 0)
 	for _, user := range users {
 		h.start(t, agent, user)
 	}
@@ -198,10 +164,6 @@ func TestReportsOfALostMasterAndAMovedSlot(t *testing.T) {
 	from, to := addrs[master[moved]], addrs[3-lost-master[moved]]
 	toID := nodeID(t, addrs, 3-lost-master[moved])
 	h.start(t, agent, users[moved])
-	h.wanted <- []int{moved}
-	for len(h.events) > 0 {
-		<-h.events
-	}
 	flow, stop := context.WithCancel(t.Context())
 	var flows sync.WaitGroup
 	defer flows.Wait()
@@ -218,18 +180,16 @@ func TestReportsOfALostMasterAndAMovedSlot(t *testing.T) {
 	for _, addr := range []string{to, from} {
 		proctest.RedisCommand(t, addr, "CLUSTER", "SETSLOT", moving, "NODE", toID)
 	}
-	h.await(t, bus.Heard{Shard: moved, Lost: true})
-	h.await(t, bus.Heard{Shard: moved})
+	h.events.connected(t)
 	h.start(t, agent, users[moved])
 }
 
 // A spent pool does not wait until all is handled that agents tell of their users each second.
 func TestPoolsDoNotWaitForStarts(t *testing.T) {
 	b := startRedis(t).open(t, bus.Options{})
-	wanted, starts, others, release := make(chan []int, 1), make(chan bus.Event), make(ear, 100), make(chan struct{})
-	wanted <- []int{0}
+	starts, others, release := make(chan bus.Event), make(ear, 100), make(chan struct{})
 	listenBy(t, func(ctx context.Context) {
-		_ = b.SubscribeReports(ctx, wanted, func(event bus.Event) {
+		_ = b.SubscribeReports(ctx, func(event bus.Event) {
 			if _, ok := event.(bus.Starts); !ok {
 				others <- event
 				return
@@ -238,7 +198,7 @@ func TestPoolsDoNotWaitForStarts(t *testing.T) {
 			<-release
 		})
 	})
-	others.hears(t)
+	others.connected(t)
 	if err := b.Started(t.Context(), "a", time.Second, []bus.Started{{User: "alice", Starts: 1}}); err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +238,7 @@ func nodeID(t *testing.T, addrs []string, node int) string {
 func TestReportsOverAnOlderCluster(t *testing.T) {
 	t.Parallel()
 	s := startCluster(t, "--rename-command", "SPUBLISH", "", "--rename-command", "SSUBSCRIBE", "")
-	h := hearReports(t, bus.Options{Addresses: []string{s.addr}, Shards: 2}, 0, 1)
+	h := hearReports(t, bus.Options{Addresses: []string{s.addr}, Shards: 2})
 	for _, user := range usersOfShards(h.bus) {
 		h.start(t, h.bus, user)
 		if _, err := h.bus.Take(t.Context(), "a", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: user}, WindowStart: 17, Limit: 1, Debt: 1}}); err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-qos/sluice/internal/policy"
 )
 
-// An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Starts, Unblock, Letter, Registry,
-// Heard or Connected.
+// An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Starts, Registry or
+// Connected.
 type Event interface{ isEvent() }
 
 // Policies are the policies of one message of polygen.
@@ -36,7 +36,6 @@ func (Usage) isEvent()     {}
 func (Progress) isEvent()  {}
 func (Demand) isEvent()    {}
 func (Starts) isEvent()    {}
-func (Unblock) isEvent()   {}
 func (Registry) isEvent()  {}
 func (Connected) isEvent() {}
 
@@ -44,8 +43,6 @@ const (
 	pingEvery    = 250 * time.Millisecond
 	silenceLimit = time.Second            // a connection on which even pings stay unanswered for so long is dead
 	retryAfter   = 100 * time.Millisecond // between attempts to subscribe
-
-	refusedRetryAfter = 5 * time.Second // the same, to a channel that Redis refuses, and that can be done without
 )
 
 // Subscribe hands the events of channels to handle, one at a time, until ctx
@@ -66,17 +63,16 @@ func (b *Bus) Subscribe(ctx context.Context, channels []Channel, handle func(Eve
 		}
 		named[string(channel)] = channel
 	}
-	s := &subscription{bus: b, queue: newQueue(), handle: handle}
-	return s.run(ctx, (&ear{subscription: s, shard: noShard, channels: named}).keepReading)
+	s := &subscription{bus: b, queue: newQueue(), handle: handle, instances: slices.Contains(channels, InstancesChannel)}
+	return s.run(ctx, (&ear{subscription: s, channels: named}).keepReading)
 }
 
 // SubscribeOwn hands the policies that concern one instance alone to handle, as Subscribe does
 // with those for all; see PublishTo. In a cluster its connection is to the node that has the
 // instance's channel, so the loss of that node does not keep back what all instances hear.
-// Where Redis refuses, because it is too old or its users do not let it, it tries less often.
 func (b *Bus) SubscribeOwn(ctx context.Context, instance string, handle func(Event)) error {
-	s := &subscription{bus: b, queue: newQueue(), handle: handle, own: true}
-	own := &ear{subscription: s, shard: noShard, channels: map[string]Channel{ownChannel(instance): OwnChannel}, sharded: b.sharded()}
+	s := &subscription{bus: b, queue: newQueue(), handle: handle}
+	own := &ear{subscription: s, channels: map[string]Channel{ownChannel(instance): OwnChannel}, sharded: b.sharded()}
 	return s.run(ctx, own.keepReading)
 }
 
@@ -86,7 +82,8 @@ type subscription struct {
 	queue        *queue
 	starts       *queue // those of StartsChannel, which nothing else waits for; nil without reports
 	handle       func(Event)
-	own          bool // to one instance's channel
+	instances    bool            // to InstancesChannel
+	unpacker     policy.Unpacker // of the goroutine that dispatches the queue
 	malformedLog loglimit.Limit
 }
 
@@ -111,13 +108,9 @@ func (s *subscription) queueOf(channel Channel) *queue {
 	return s.queue
 }
 
-// noShard is that of what is not about the users of one shard.
-const noShard = -1
-
 // An ear keeps one connection that hears some channels of a subscription.
 type ear struct {
 	*subscription
-	shard    int                // whose reports it hears, or noShard
 	channels map[string]Channel // by their names in Redis
 	sharded  bool               // they are channels of a slot of a Redis Cluster
 	older    bool               // the node has none of these
@@ -126,43 +119,29 @@ type ear struct {
 // keepReading keeps a session going until ctx ends.
 func (s *ear) keepReading(ctx context.Context) {
 	lost := false
+	s.bus.unsubscribed.Inc()
+	defer s.bus.unsubscribed.Dec()
 	for {
 		subscribed, err := s.session(ctx)
+		if subscribed {
+			s.bus.unsubscribed.Inc()
+		}
 		if ctx.Err() != nil {
 			return
 		}
 		// A loss is told once, and not each attempt to repair it: there are ten a second.
 		if subscribed || !lost {
-			s.bus.logger.WarnContext(ctx, "subscription lost", s.heard(), slog.Any("error", err))
-			if s.shard != noShard {
-				s.queue.enqueue(lossOf(s.shard))
-			}
+			s.bus.logger.WarnContext(ctx, "subscription lost", slog.Any("channels", s.names()), slog.Any("error", err))
 		}
 		lost = true
 		// Its slot may have another node now, which agents' calls would tell, and there are none here.
 		if s.sharded {
 			s.bus.findMasters(ctx)
 		}
-		if !clock.Sleep(ctx, s.retryWait(err)) {
+		if !clock.Sleep(ctx, retryAfter) {
 			return
 		}
 	}
-}
-
-// retryWait is how long to wait after an error.
-func (s *ear) retryWait(err error) time.Duration {
-	// It can be done without an instance's own channel, and each attempt is a connection.
-	if isRefusal(err) && s.own {
-		return refusedRetryAfter
-	}
-	return retryAfter
-}
-
-// isRefusal reports whether Redis would refuse again what it has refused.
-func isRefusal(err error) bool {
-	var refused redis.Error
-	// Not while it starts, or when the channel's slot has another node now.
-	return errors.As(err, &refused) && !unavailable(err)
 }
 
 var (
@@ -195,7 +174,7 @@ func (s *ear) session(ctx context.Context) (subscribed bool, err error) {
 		m, err := conn.Receive(ctx)
 		if err != nil {
 			// The next session does without: a Redis Cluster before version 7 has no channels of slots.
-			s.older = s.shard != noShard && isUnknownCommand(err)
+			s.older = isUnknownCommand(err)
 			return subscribed, err
 		}
 		// Whatever comes shows that the connection lives, and if nothing is published the answers to pings do.
@@ -209,15 +188,16 @@ func (s *ear) session(ctx context.Context) (subscribed bool, err error) {
 			// Each channel is confirmed by itself; until the last one is, messages are missed.
 			if confirmed++; confirmed == len(s.channels) {
 				subscribed = true
+				s.bus.unsubscribed.Dec()
 				// Behind what an earlier connection has read: the receiver reads anew when it has handled that.
-				s.queue.enqueue(gapOf(s.shard))
-				s.bus.logger.InfoContext(ctx, "subscribed", s.heard())
+				s.queue.enqueue(message{payload: s.names()[0]})
+				s.bus.logger.InfoContext(ctx, "subscribed", slog.Any("channels", s.names()))
 			}
 		case *redis.Message:
 			// By what documents call it: metrics have no label for each instance or shard.
 			channel := s.channels[m.Channel]
 			s.bus.messages.WithLabelValues(string(channel)).Inc()
-			if !s.queueOf(channel).enqueue(message{channel: channel, payload: m.Payload, shard: s.shard}) {
+			if !s.queueOf(channel).enqueue(message{channel: channel, payload: m.Payload}) {
 				s.bus.dropped.WithLabelValues(string(channel)).Inc()
 			}
 		}
@@ -233,14 +213,6 @@ func (s *ear) subscribe(ctx context.Context, conn *redis.PubSub) error {
 }
 
 func (s *ear) names() []string { return slices.Sorted(maps.Keys(s.channels)) }
-
-// heard is what it hears, for the log.
-func (s *ear) heard() slog.Attr {
-	if s.shard != noShard {
-		return slog.Int("shard", s.shard)
-	}
-	return slog.Any("channels", s.names())
-}
 
 // pingUntilSilent pings a connection, and closes it when ctx ends or, with an error, when nothing has
 // been heard for too long.
@@ -290,28 +262,19 @@ func (s *subscription) decode(m message) (event Event) {
 	bad := 1
 	switch m.channel {
 	case gapChannel:
-		if m.shard != noShard {
-			return Heard{Shard: m.shard}
-		}
 		// Who joined or left meanwhile is not waited for until the rhythm of a large cluster says so.
-		if !s.own {
+		if s.instances {
 			s.bus.membership.missed()
 		}
 		return Connected{}
-	case lostChannel:
-		return Heard{Shard: m.shard, Lost: true}
 	case UsageChannel:
 		event, err = decodeUsage(m.payload)
 	case ProgressChannel:
 		event, err = decodeProgress(m.payload)
-	case UnblockChannel:
-		event, err = decodeUnblock(m.payload)
 	case DemandChannel:
 		event, err = decodeDemand(m.payload)
 	case StartsChannel:
 		event, err = decodeStarts(m.payload)
-	case PolygensChannel:
-		event, err = decodeLetter(m.payload)
 	case InstancesChannel:
 		var c change
 		if c, err = decodeChange(m.payload); err == nil {
@@ -320,8 +283,13 @@ func (s *subscription) decode(m message) (event Event) {
 				event = r
 			}
 		}
-	case PoliciesChannel, OwnChannel:
-		event, bad, err = s.bus.decodePolicies(m.payload)
+	case PoliciesChannel:
+		var lines []byte
+		if lines, err = s.unpacker.Unpack(m.payload); err == nil {
+			event, bad, err = s.bus.decodePolicies(lines)
+		}
+	case OwnChannel:
+		event, bad, err = s.bus.decodePolicies([]byte(m.payload))
 	}
 	if err == nil {
 		return event
@@ -338,8 +306,8 @@ func (s *subscription) decode(m message) (event Event) {
 }
 
 // decodePolicies returns nil for a message of which no line was understood, and how many lines were not.
-func (b *Bus) decodePolicies(payload string) (event Event, bad int, err error) {
-	policies, err := policy.Decode([]byte(payload))
+func (b *Bus) decodePolicies(lines []byte) (event Event, bad int, err error) {
+	policies, err := policy.Decode(lines)
 	var line []byte
 	counts := make(lineCounts)
 	for _, p := range policies {

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-qos/sluice/internal/bus"
@@ -41,7 +40,7 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 			heard := listen(t, agent, bus.PoliciesChannel, bus.InstancesChannel)
 			own := listenOwn(t, agent, "a")
 			told := listen(t, polygen, bus.InstancesChannel)
-			reported := listenToReports(t, polygen, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{}, bus.Unblock{})
+			reported := listenToReports(t, polygen, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{})
 			for range 2 { // the second time keys and scripts are there
 				for what, do := range theirPart(ctx, agent, polygen) {
 					if err := do(); err != nil {
@@ -52,7 +51,7 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 					t.Errorf("Limits = %q, %q, %v, want those that polygen has published", version, source, err)
 				}
 			}
-			if err := errors.Join(agent.Leave(ctx, "a"), polygen.Resign(ctx, candidacy("p", 0))); err != nil {
+			if err := errors.Join(agent.Leave(ctx, "a"), polygen.Resign(ctx, "p")); err != nil {
 				t.Error(err)
 			}
 			kinds := func(e ear, want ...bus.Event) {
@@ -68,7 +67,7 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 			kinds(heard, bus.Policies{}, bus.Registry{})
 			kinds(own, bus.Policies{})
 			kinds(told, bus.Registry{})
-			kinds(reported, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{}, bus.Unblock{})
+			kinds(reported, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{})
 		})
 	}
 }
@@ -124,27 +123,18 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 		},
 		"TierEvents": func() error { _, err := polygen.TierEvents(ctx, 17); return err },
 		"UserEvents": func() error { _, err := polygen.UserEvents(ctx, "alice", []int64{17}); return err },
-		"Lead":       func() error { _, err := polygen.Lead(ctx, candidacy("p", 2*time.Second)); return err },
+		"Lead":       func() error { _, err := polygen.Lead(ctx, bus.Leader{Name: "p"}, 2*time.Second); return err },
 		"PublishLimits": func() error {
 			return errors.Join(polygen.PublishLimits(ctx, "1", []byte("x")), func() error { _, err := polygen.KeepLimits(ctx, "1"); return err }())
 		},
 		"PublishPolicies": func() error { return polygen.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) },
 		"PublishTo": func() error {
-			return polygen.PublishTo(ctx, []policy.Addressed{{Message: policy.Unblock{User: "alice"}, To: []string{"a"}}})
+			return polygen.PublishTo(ctx, []policy.Addressed{{Message: policy.Share{User: "alice"}, To: []string{"a"}}})
 		},
 		"KeepOverrides": func() error {
-			kept, err := polygen.Overrides(ctx, "")
-			if err != nil {
-				return err
-			}
-			kept, err = polygen.KeepOverrides(ctx, kept.Version, bus.KeptOverrides{List: []byte("[]")}, time.Hour, time.Second)
-			if kept.Unsafe != "" {
-				return errors.New(kept.Unsafe)
-			}
-			return err
+			version, _, err := polygen.Overrides(ctx, "")
+			return errors.Join(err, polygen.KeepOverrides(ctx, version+"1", []byte("[]"), time.Hour))
 		},
-		"PublishUnblock": func() error { return polygen.PublishUnblock(ctx, bus.Unblock{Polygen: "p", User: "alice"}) },
-		"Send":           func() error { return polygen.Send(ctx, bus.Letter{Body: []byte("x")}) },
 		"polygen's Time": func() error { _, err := polygen.Time(ctx); return err },
 	}
 }
@@ -167,17 +157,15 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"DEL", "sluice:limits:2d711642b726b04401627ca9fbac32f5"},
 			{"EVAL", script("'HSET', 'sluice:limits', 'version', '2'"), "0"},
 			{"EVAL", script("'HSET', KEYS[1], 'version', '2'"), "1", "sluice:limits"},
-			{"HSET", "sluice:overrides", "version", "2"},
-			{"HGETALL", "sluice:overrides"},
-			{"EVAL", script("'HSET', KEYS[1], 'version', '2'"), "1", "sluice:overrides"},
+			{"HSET", "sluice:{cluster}:overrides", "version", "2"},
+			{"HGETALL", "sluice:{cluster}:overrides"},
+			{"EVAL", script("'HSET', KEYS[1], 'version', '2'"), "1", "sluice:{cluster}:overrides"},
 			{"SET", "sluice:{cluster}:leader", "a"},
 			{"DEL", "sluice:{cluster}:leader"},
 			{"PUBLISH", "sluice:policies", "1 block \"alice\""},
 			{"PUBLISH", "sluice:policies:edge-1#a", "1 block \"alice\""},
 			{"SPUBLISH", "sluice:policies:edge-1#a", "1 block \"alice\""},
-			{"SPUBLISH", "sluice:{0}:unblock", "1 \"p\" \"alice\""},
 			{"EVAL", script("'PUBLISH', 'sluice:policies', 'x'"), "0"},
-			{"EVAL", script("'PUBLISH', 'sluice:{0}:unblock', 'x'"), "0"},
 			{"SUBSCRIBE", "sluice:{0}:usage"},
 			{"SSUBSCRIBE", "sluice:{0}:usage"},
 			{"PSUBSCRIBE", "*"},
@@ -205,8 +193,8 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"EXPIRE", "sluice:limits", "1"},
 			{"SET", "sluice:limits:2d711642b726b04401627ca9fbac32f5", "x"},
 			{"DEL", "sluice:limits:2d711642b726b04401627ca9fbac32f5"},
-			{"HSET", "sluice:overrides", "version", "2"},
-			{"HGETALL", "sluice:overrides"},
+			{"HSET", "sluice:{cluster}:overrides", "version", "2"},
+			{"HGETALL", "sluice:{cluster}:overrides"},
 			{"GET", "sluice:{cluster}:leader"},
 			{"HGETALL", "sluice:{0}:slots:alice"},
 			{"EVAL", script("'HSET', KEYS[1], 'version', '2'"), "1", "sluice:limits"},
@@ -251,27 +239,5 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 				t.Errorf("%s: %q = %v, want NOPERM", tt.user, command, err)
 			}
 		}
-	}
-}
-
-// An agent that may not subscribe to its own channel has its policies from the channel of all instances.
-func TestAgentWithoutItsOwnChannel(t *testing.T) {
-	s := startRedis(t)
-	s.do(t, "ACL", "SETUSER", "deaf", "on", ">deaf", "+@all", "~*", "resetchannels", "&sluice:policies", "&sluice:instances")
-	agent, polygen := s.open(t, bus.Options{Username: "deaf", Password: "deaf"}), s.open(t, bus.Options{})
-	heard := listen(t, agent, bus.PoliciesChannel)
-	own := make(ear, 10)
-	listenBy(t, func(ctx context.Context) { _ = agent.SubscribeOwn(ctx, "a", func(e bus.Event) { own <- e }) })
-	want := bus.Policies{policy.Unblock{User: "alice"}}
-	for range 2 {
-		if err := polygen.PublishTo(t.Context(), []policy.Addressed{{Message: want[0], To: []string{"a"}}}); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, heard.next(t)); diff != "" {
-			t.Errorf("heard (-want +got):\n%s", diff)
-		}
-	}
-	if len(own) > 0 {
-		t.Errorf("its own channel has %v", <-own)
 	}
 }

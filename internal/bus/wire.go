@@ -22,7 +22,6 @@ import (
 //	progress          1 <instance> { <user> <held> <active> <refused> <limit> }
 //	demand            1 <instance> { <user> <active> <moved> <most> <share> } with two numbers, down and up, for the last three
 //	starts            1 <instance> <milliseconds> { <user> <active> <starts> <n> n*{ <class> <starts> } }
-//	unblock           1 <polygen> <user>
 //	sluice:instances  2 <seconds> <microseconds> <epoch before, "" for none: all are named> <epoch> <n> n*{ <instance that left> } { <instance that joined> }
 const (
 	wireVersion      = "1"

@@ -330,19 +330,3 @@ func encodeUsage(u Usage) string {
 	}
 	return string(b)
 }
-
-func FuzzDecodeUnblock(f *testing.F) {
-	f.Add("1 3:one 5:alice")
-	f.Add("1 0: 9:@up/a b\x00\xff")
-	f.Add("1 3:one 5:alice 1:x")
-	f.Fuzz(func(t *testing.T, message string) {
-		got, err := decodeUnblock(message)
-		if err != nil {
-			return
-		}
-		again, err := decodeUnblock(string(appendText(append(appendText([]byte("1 "), got.Polygen), ' '), got.User)))
-		if err != nil || again != got || got.User == "" {
-			t.Errorf("decodeUnblock(%q) = %+v, read again as %+v, %v", message, got, again, err)
-		}
-	})
-}

@@ -63,11 +63,12 @@ type Unblock struct {
 	User string
 }
 
-// Slots says how a user's slots are best shared among the instances.
+// Slots says how a user's slots are best shared among the instances. Without shares it says to all instances
+// that were not given any that they have 0.
 type Slots struct {
 	User   string
 	Until  time.Time   // when it ends by itself; to the millisecond, not before 1970
-	Shares []SlotShare // each instance at most once; those not named have 0
+	Shares []SlotShare // each instance at most once
 }
 
 // A SlotShare is one instance's fair share of a user's slots.

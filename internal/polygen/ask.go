@@ -1,14 +1,12 @@
 package polygen
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
@@ -17,7 +15,7 @@ import (
 // answerHead says which polygen answers.
 func (p *Polygen) answerHead() api.From {
 	from := api.From{
-		Polygen: p.options.Name, Leading: p.leadsAndSends(), Version: p.set.Load().Version(),
+		Polygen: p.options.Name, Leading: p.leads() && p.cutOff() == nil, Version: p.set.Load().Version(),
 		Time: p.clock.Now().UTC().Truncate(time.Millisecond),
 	}
 	// What it knows is from before then. To answer nothing would help nobody who looks for the reason.
@@ -64,12 +62,8 @@ func (p *Polygen) Users(by api.Sort, n int) api.Users {
 	out, now := t.lists[which], p.clock.Now()
 	// Less than 0 is a clock that was set back: the list would be good for as long.
 	if age := now.Sub(out.Time); age < 0 || age >= topFor {
-		need := map[api.Sort]int{by: which.length}
 		o := p.lookTop(now, by, which.length)
-		replies, missing := p.askOthers(parts.All, question{Tops: need, Now: true})
-		mergeOverview(&o, replies, need)
 		out = api.Users{From: p.answerHead(), Sort: by, Units: p.costUnits(), Users: o.Tops[by], Seen: o.Totals.Seen, Dropped: o.Totals.Dropped, Capacity: o.Totals.Capacity}
-		out.Degraded = cmp.Or(out.Degraded, missing)
 		out.Time = now.UTC()
 		if t.lists == nil {
 			t.lists = make(map[listed]api.Users)
@@ -106,10 +100,7 @@ func (p *Polygen) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
 	s := p.lockDashboard()
 	out := s.view.Unknown(by, n)
 	s.mu.Unlock()
-	replies, missing := p.askOthers(parts.All, question{Unknown: by, UnknownN: n})
-	mergeUnknown(&out, replies, n)
 	out.From = p.answerHead()
-	out.Degraded = cmp.Or(out.Degraded, missing)
 	return out
 }
 
@@ -124,16 +115,11 @@ func (p *Polygen) User(name string) api.User {
 
 // UserOfKey returns what is known of a user, given by the key that the cluster knows.
 func (p *Polygen) UserOfKey(key string) api.User {
-	p.recallCosts([]string{key})
-	replies, missing := p.askOthers(p.partsOf([]byte(key)), question{Users: [][]byte{[]byte(key)}, Now: true})
+	p.recallCosts(key)
 	s := p.lockDashboard()
 	out := s.view.User(p.clock.Now(), key)
 	s.mu.Unlock()
-	if u, known := userIn(replies, 0); known {
-		out = u
-	}
 	out.From = p.answerHead()
-	out.Degraded = cmp.Or(out.Degraded, missing)
 	return out
 }
 

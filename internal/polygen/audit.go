@@ -12,21 +12,18 @@ import (
 
 // Refuse notes a request that was refused before any method here was called for it.
 func (p *Polygen) Refuse(a api.OverrideRequest, why error) {
-	p.auditWrite(a, time.Time{}, a.Limits, "", why)
+	p.auditWrite(a, time.Time{}, a.Limits, why)
 }
 
 // maxAudited bounds a text of the audit, in bytes.
 const maxAudited = 2000
 
 // auditWrite counts and logs a request, whatever came of it. A zero until means that it has no
-// end. Unsafe is why what was done could still be lost, or "".
-func (p *Polygen) auditWrite(a api.OverrideRequest, until time.Time, set []byte, unsafe string, err error) {
+// end.
+func (p *Polygen) auditWrite(a api.OverrideRequest, until time.Time, set []byte, err error) {
 	result := "ok"
 	switch {
-	case unsafe != "":
-		// It was done. What could go wrong yet belongs to the line all the same.
-		result, err = "unsafe", errors.New(unsafe)
-	case errors.Is(err, api.ErrUnavailable):
+	case errors.Is(err, api.ErrUnavailable), errors.Is(err, api.ErrNotLeading):
 		result = "failed"
 	case err != nil:
 		result = "refused"

@@ -6,14 +6,14 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
-// budgetCollector looks at all users who were charged when Prometheus asks. Each polygen counts its own, so
-// that a sum over polygens has each user once.
+// budgetCollector looks at all users who were charged when Prometheus asks the polygen that leads.
 type budgetCollector struct {
 	p    *Polygen
 	near *prometheus.Desc
@@ -21,7 +21,7 @@ type budgetCollector struct {
 
 func newBudgetCollector(p *Polygen) *budgetCollector {
 	return &budgetCollector{p, prometheus.NewDesc("sluice_users_near_budget",
-		"Users who have used 80 % or more of what their requests may cost in a day, by tier and unit, by the polygen that decides about the user; limits in a dry run aside. Beyond 200 tiers the tier is other.",
+		"Users who have used 80 % or more of what their requests may cost in a day, by tier and unit, by the polygen that leads; limits in a dry run aside. Beyond 200 tiers the tier is other.",
 		[]string{"tier", "unit"}, nil)}
 }
 
@@ -33,8 +33,8 @@ func (c *budgetCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.near }
 
 // Collect sends how many users are near their budgets now.
 func (c *budgetCollector) Collect(ch chan<- prometheus.Metric) {
-	// Without Redis it knows only what was, as with users' series.
-	if c.p.cutOff() != nil {
+	// Without Redis it knows only what was, as with users' series. A standby would count each user again.
+	if c.p.cutOff() != nil || !c.p.leads() {
 		return
 	}
 	s := c.p.lockDashboard()
@@ -59,31 +59,28 @@ func (c *budgetCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// recallWithin is how long Redis has to tell what users were charged: less than polygens wait for each other.
-const recallWithin = othersAnswerWithin / 2
+// recallWithin is how long Redis has to tell what a user was charged.
+const recallWithin = 125 * time.Millisecond
 
-// recallCosts reads from Redis what users were charged who are asked about, by wire key, if they are of this polygen's parts.
+// recallCosts reads from Redis what a user was charged who is asked about, by wire key.
 //
 // A polygen that was restarted has heard nothing yet of who spent a day's budget in the morning, and one that hears
 // of a change every 32nd of a limit knows about what was charged, and not exactly.
-func (p *Polygen) recallCosts(keys []string) {
-	set, kept := p.set.Load(), p.division.KnownParts()
+func (p *Polygen) recallCosts(key string) {
+	l := p.set.Load().User(key)
+	if !l.LimitsCosts() || p.cutOff() != nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), recallWithin)
 	defer cancel()
-	for _, key := range keys {
-		l := set.User(key)
-		if !l.LimitsCosts() || !p.shards.HasUser(kept, key) || p.cutOff() != nil {
-			continue
-		}
-		began := p.clock.Now()
-		pools, err := p.options.Bus.Charges(ctx, key, l.Costs(), began.Unix())
-		// The answer is given by what was heard: that is better than an error.
-		if err != nil {
-			p.options.Logger.Debug("costs not read", slog.Any("error", err))
-			continue
-		}
-		s := p.lockDashboard()
-		s.view.Recalled(began, p.clock.Now(), key, pools)
-		s.mu.Unlock()
+	began := p.clock.Now()
+	pools, err := p.options.Bus.Charges(ctx, key, l.Costs(), began.Unix())
+	// The answer is given by what was heard: that is better than an error.
+	if err != nil {
+		p.options.Logger.Debug("costs not read", slog.Any("error", err))
+		return
 	}
+	s := p.lockDashboard()
+	s.view.Recalled(began, p.clock.Now(), key, pools)
+	s.mu.Unlock()
 }

@@ -42,7 +42,7 @@ func (p *Polygen) countEvents(ctx context.Context) error {
 		// Only the polygen that leads counts: a sum over several would have each request twice. A new
 		// leader begins with the next second, for the one before it has counted the others.
 		// A next second far ahead means that the clock was set back.
-		if !p.leadsAndSends() || next == 0 || next > last+1 {
+		if !p.leads() || next == 0 || next > last+1 {
 			next = last + 1
 			continue
 		}

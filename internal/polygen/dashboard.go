@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -30,23 +29,20 @@ const (
 
 // dashboard is what people may ask about. What decides does not need it.
 type dashboard struct {
-	mu     sync.Mutex
-	set    *limits.Set // the set that the view has
-	shards parts.Shards
-	kept   parts.Set // the parts whose users the view and the histories have
-	learns learning
-	view   *view.View
-	past   *view.Histories
-	fleet  fleet
-	tops   tops
+	mu    sync.Mutex
+	set   *limits.Set // the set that the view has
+	view  *view.View
+	past  *view.Histories
+	fleet fleet
+	tops  tops
 
 	// These belong to decide.
 	droppedUsers, droppedCosts, droppedUnknown uint64    // what the metrics were last set to
 	told                                       time.Time // when the log last told of unknown users
 }
 
-func newDashboard(set *limits.Set, shards parts.Shards) *dashboard {
-	return &dashboard{set: set, shards: shards, kept: parts.All, learns: learning{span: learnFor}, view: view.New(set, maxKnownUsers, maxUnknown), past: view.NewHistories(maxHistories)}
+func newDashboard(set *limits.Set) *dashboard {
+	return &dashboard{set: set, view: view.New(set, maxKnownUsers, maxUnknown), past: view.NewHistories(maxHistories)}
 }
 
 // lockDashboard returns the dashboard, locked, with the limits in force and the users who are known now.
@@ -54,9 +50,6 @@ func (p *Polygen) lockDashboard() *dashboard {
 	s := p.dashboard
 	s.mu.Lock()
 	s.adoptLimits(p.set.Load())
-	// Who asks a moment after parts were given back must not be told of their users: the polygen that has them tells
-	// of them, too.
-	s.adoptParts(p.division.KnownParts())
 	return s
 }
 
@@ -67,18 +60,6 @@ func (s *dashboard) adoptLimits(set *limits.Set) {
 		s.set = set
 		s.view.Limits(set)
 	}
-}
-
-// adoptParts forgets the users of parts that others have now. Of parts that are new no history is true: it would say that
-// their users had used nothing. The lock must be held.
-func (s *dashboard) adoptParts(kept parts.Set) {
-	if s.kept == kept {
-		return
-	}
-	s.past.Keep(func(user string) bool { return s.shards.HasUser(s.kept&kept, user) })
-	s.view.Keep(func(user string) bool { return s.shards.HasUser(kept, user) })
-	s.learns.begin(time.Now(), kept&^s.kept)
-	s.kept = kept
 }
 
 // finish looks at all users. It lets go of the lock, which must be held, now and then, so
@@ -92,12 +73,16 @@ func (s *dashboard) finish(look interface{ LookAtMore(users int) (more bool) }) 
 	}
 }
 
-// showEvent shows an event to the view.
+// showEvents shows events to the view.
+func (p *Polygen) showEvents(events []bus.Event) {
+	for _, e := range events {
+		p.showEvent(p.clock.Now(), e)
+	}
+}
+
 func (p *Polygen) showEvent(now time.Time, e bus.Event) {
 	v := p.lockDashboard().view
 	defer p.dashboard.mu.Unlock()
-	// By which the event was sorted out: should there be newer ones, the next question adopts them.
-	p.dashboard.adoptParts(p.kept)
 	switch e := e.(type) {
 	case bus.Usage:
 		for _, u := range e.Entries {
@@ -121,8 +106,6 @@ func (p *Polygen) showEvent(now time.Time, e bus.Event) {
 		}
 	case bus.Registry:
 		v.Instances(e.Instances)
-	case bus.Heard:
-		p.dashboard.learns.hear(time.Now(), p.shards, e)
 	}
 }
 
@@ -145,7 +128,6 @@ func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisio
 	now := p.clock.Now()
 	p.dashboard.mu.Lock()
 	defer p.dashboard.mu.Unlock()
-	p.dashboard.adoptParts(p.kept)
 	// As in address: a user who is let in and blocked in one round is blocked after it.
 	for _, user := range d.Unblocks {
 		p.dashboard.view.Unblocked(now, user)
@@ -211,7 +193,7 @@ func (p *Polygen) takeRegistry(r bus.Registry, want string) {
 	}
 	// The instances enforce what the leader has published. The file of another polygen may be older or newer, which
 	// is no fault of theirs.
-	if !p.leading.Load() {
+	if !p.leads() {
 		return
 	}
 	for _, l := range say {

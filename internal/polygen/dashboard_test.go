@@ -23,7 +23,7 @@ func TestAnswers(t *testing.T) {
 	for _, leading := range []bool{true, false} {
 		t.Run(fmt.Sprintf("leading %v", leading), func(t *testing.T) {
 			g := newGenerator(t, "127.0.0.1:1", "polygen", nil) // nobody is there
-			g.leading.Store(leading)
+			g.pretend(leading)
 			now := g.clock.Now()
 			g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
 				{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: now.Unix(), Total: 10},
@@ -175,7 +175,7 @@ func TestLateInstancesAreLogged(t *testing.T) {
 		t.Errorf("a follower's log says %s", log)
 	}
 	registry(7*time.Second, version)
-	g.leading.Store(true)
+	g.pretend(true)
 	registry(8*time.Second, "old")
 	registry(13*time.Second, "old")
 	registry(14*time.Second, "old")

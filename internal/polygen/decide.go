@@ -3,17 +3,20 @@ package polygen
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
+
+// sendEvery is the least time from one message of policies to the next. At a lone event policies leave at once; in a busy
+// cluster each message has those of so long, for it costs every agent a look, and compresses the better the more is in it.
+const sendEvery = 10 * time.Millisecond
 
 // decide owns the watches: reports of the agents go in, policies come out. Starts, of which none follow, come apart.
 func (p *Polygen) decide(ctx context.Context, events, starts <-chan bus.Event) error {
@@ -23,102 +26,75 @@ func (p *Polygen) decide(ctx context.Context, events, starts <-chan bus.Event) e
 	defer tick.Stop()
 	bytes := time.NewTicker(bytesEvery)
 	defer bytes.Stop()
+	send := time.NewTimer(0)
+	defer send.Stop()
+	var sentAt, waiting time.Time // when the last message left; since when decisions may wait
 	// One goroutine alone touches the watches, so they need no lock. Whoever asks of users reads the view instead,
 	// which has one, and holds it for a thousand users at most.
 	for {
-		var began time.Time
 		var heard []bus.Event
 		select {
 		case <-ctx.Done():
 			return nil
 		case e := <-events:
-			began = time.Now()
-			heard = append(heard, p.observe(p.clock.Now(), e))
+			p.observe(p.clock.Now(), e)
+			heard = append(heard, e)
 			// The policies of all that waits are sent in one call, so that more load makes rounds longer, not more.
 			// What comes during the round waits for the next one, or a flood would keep policies back for ever.
 			for range len(events) {
-				heard = append(heard, p.observe(p.clock.Now(), <-events))
+				e := <-events
+				p.observe(p.clock.Now(), e)
+				heard = append(heard, e)
 			}
 		case e := <-starts:
-			began = time.Now()
 			// One at a time: between two of them a spent pool has its turn.
-			heard = append(heard, p.observe(p.clock.Now(), e))
+			p.observe(p.clock.Now(), e)
+			heard = append(heard, e)
+		case user := <-p.unblocks:
+			p.slots.Unblock(p.clock.Now(), user)
 		case <-tick.C:
-			began = time.Now()
 			p.tickSlots(p.clock.Now())
 		case <-bytes.C:
-			began = time.Now()
 			p.bytes.Tick(p.clock.Now())
 		case <-forget.C:
-			began = time.Now()
 			now := p.clock.Now()
 			p.rates.Forget(now)
-			p.audience.forget(now)
 			p.metrics.keys.Set(float64(p.rates.WatchedKeys()))
 			p.countDropped()
 			// Here, for the loop wakes each second anyway: an override that is over holds for a second more at most.
 			p.expire(now)
 			p.review(now)
+		case <-send.C:
+		}
+		began := time.Now()
+		if waiting.IsZero() {
+			waiting = began
+		}
+		// The watches keep what they decide until it is taken.
+		if wait := sendEvery - began.Sub(sentAt); wait > 0 {
+			p.showEvents(heard)
+			send.Reset(wait)
+			continue
 		}
 		sent := p.sendPolicies(ctx)
 		// Nothing is decided by the view, so it hears while Redis takes the policies.
-		for _, e := range heard {
-			p.showEvent(p.clock.Now(), e)
+		p.showEvents(heard)
+		if sent != nil {
+			// One message at a time, or a policy could overtake one that was decided before it.
+			<-sent
+			sentAt = time.Now()
 		}
-		// One round at a time, or a policy could overtake one that was decided before it.
-		<-sent
-		p.metrics.loop.Observe(time.Since(began).Seconds())
+		p.metrics.loop.Observe(time.Since(waiting).Seconds())
+		waiting = time.Time{}
 	}
 }
 
-// adoptParts takes up which parts are kept now. The view forgets the users of others with the next event, and the watches by
-// themselves, within seconds.
-func (p *Polygen) adoptParts() {
-	kept := p.division.KnownParts()
-	if kept == p.kept {
-		return
-	}
-	// Of the users who are new here this polygen has passed over the reports: an instance that serves one of
-	// them, and has not reported them since, would not be told of a block.
-	if kept&^p.kept != 0 {
-		p.audience.learns.begin(time.Now(), kept&^p.kept)
-	}
-	p.kept = kept
-}
-
-// ownEvent leaves what is about users of the parts that are kept.
-func (p *Polygen) ownEvent(e bus.Event) bus.Event {
-	// Nearly always, for most clusters have one polygen: no list is walked.
-	if p.kept == parts.All {
-		return e
-	}
-	own := p.usersOf(p.kept)
-	switch e := e.(type) {
-	case bus.Usage:
-		e.Entries = ownOf(own, e.Entries, func(u bus.UsageEntry) string { return u.Key.User })
-		return e
-	case bus.Progress:
-		e.Entries = ownOf(own, e.Entries, func(u bus.ProgressEntry) string { return u.User })
-		return e
-	case bus.Demand:
-		return bus.Demand(ownOf(own, e, func(r bandwidth.Report) string { return r.User }))
-	case bus.Starts:
-		e.Users = ownOf(own, e.Users, func(u bus.Started) string { return u.User })
-		return e
-	}
-	return e
-}
-
-// observe lets the watches take an event. It returns what of it is about users of the parts that are kept, for the view.
-func (p *Polygen) observe(now time.Time, e bus.Event) bus.Event {
-	// Before the event: what it says of users of a part that was just given away must not bring them back.
-	p.adoptParts()
-	e = p.ownEvent(e)
+// observe lets the watches take an event.
+func (p *Polygen) observe(now time.Time, e bus.Event) {
 	set := p.set.Load()
 	switch e := e.(type) {
 	case bus.Usage:
 		for _, u := range e.Entries {
-			p.audience.report(u.Key.User, e.Instance)
 			// Nothing is throttled by what requests cost: the agents ask the pools about each. The view alone wants it.
 			if _, isCost := bus.CostUnit(u.Key); isCost {
 				continue
@@ -128,7 +104,6 @@ func (p *Polygen) observe(now time.Time, e bus.Event) bus.Event {
 		p.metrics.usage.Add(float64(len(e.Entries)))
 	case bus.Progress:
 		for _, u := range e.Entries {
-			p.audience.report(u.User, e.Instance)
 			p.slots.Observe(now, concurrency.Report{
 				Instance: e.Instance, User: u.User, Active: u.Active, Refused: u.Refused, Limit: set.User(u.User).Concurrent,
 			})
@@ -136,32 +111,21 @@ func (p *Polygen) observe(now time.Time, e bus.Event) bus.Event {
 		p.metrics.progress.Add(float64(len(e.Entries)))
 	case bus.Demand:
 		for _, r := range e {
-			p.audience.report(r.User, r.Instance)
 			b := set.User(r.User).Bandwidth
 			p.bytes.Observe(now, r, [2]int64{bandwidth.Down: b.Down, bandwidth.Up: b.Up})
 		}
 		p.metrics.demand.Add(float64(len(e)))
 	case bus.Starts:
-		// No watch needs them. They are of every user each second, so they tell who serves those whom nothing else
-		// is reported of.
-		for _, u := range e.Users {
-			p.audience.report(u.User, e.Instance)
-		}
+		// No watch needs them, only the view.
 		p.metrics.starts.Add(float64(len(e.Users)))
-	case bus.Unblock:
-		p.slots.Unblock(now, e.User)
-	case bus.Heard:
-		// What was missed may have said who serves a user of that shard. All else is said again: reports are absolute.
-		p.audience.learns.hear(time.Now(), p.shards, e)
 	case bus.Registry:
-		p.audience.live = e.Instances
+		p.instances = len(e.Instances)
 		// What an instance reported counts until the registry says that it is gone, not until it is silent: what is
 		// idle reports nothing.
 		p.slots.Instances(now, e.Instances)
 		p.bytes.Instances(now, e.Instances)
 		p.takeRegistry(e, set.Version())
 	}
-	return e
 }
 
 // countDropped sets the metrics of what the watches had no room for.
@@ -189,122 +153,86 @@ func limitOf(set *limits.Set, k ratelimit.Key) int {
 	return r.Max + r.Burst
 }
 
-// takeDecisions returns what the watches decided about the users of this polygen.
+// decisions are what the watches decided since the last message.
+type decisions struct {
+	hints     []ratelimit.Hint
+	throttles []ratelimit.Throttle
+	concurrency.Decisions
+	shares []bandwidth.Sharing
+}
+
+// takeDecisions returns what the watches decided.
 func (p *Polygen) takeDecisions() decisions {
-	d := decisions{late: p.rates.Latecomers(), Decisions: p.slots.Decisions(), shares: p.bytes.Sharings()}
+	d := decisions{Decisions: p.slots.Decisions(), shares: p.bytes.Sharings()}
 	d.hints, d.throttles = p.rates.Decisions()
-	// A watch ends what it knew of a user, whose part another polygen has by now, with an unblock or a new
-	// division of their limit. The other one knows better.
-	d.keep(p.usersOf(p.kept))
-	// Remembered and told whether they are sent or not: readers of a polygen that lost a lease should see what it
-	// sees, for it may have to decide again.
+	// Remembered and told whether they are sent or not: a standby that takes over knows who is throttled.
 	begun := p.remember(d.throttles, d.Decisions)
 	p.tellPolicies(p.set.Load(), begun, d.hints, d.throttles, d.Decisions, d.shares)
 	p.throttledUsers.addThrottles(p.set.Load(), d.throttles)
-	// It still knows of parts whose lease lapsed, but two that send about one user would block and unblock them in
-	// turns. Leases are held by this machine's clock, not the cluster's.
-	d.keep(p.usersOf(p.division.DecidedParts(time.Now())))
 	return d
 }
 
-// sendPolicies begins to publish what the watches decided. The channel is closed when Redis has taken it, or has not.
+// sendPolicies begins to publish what the watches decided. It returns nil if there is nothing to send, and otherwise a channel
+// that is closed when Redis has taken it, or has not.
 func (p *Polygen) sendPolicies(ctx context.Context) (sent <-chan struct{}) {
-	done := make(chan struct{})
 	d := p.takeDecisions()
-	policies := p.address(p.clock.Now(), &d)
-	if len(policies) == 0 {
-		close(done)
-		return done
+	all, divided := p.policies(&d)
+	// A standby hears and decides the same, and the one that leads sends it.
+	if len(all)+len(divided) == 0 || !p.leads() {
+		return nil
 	}
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		err := p.options.Bus.PublishTo(ctx, policies)
+		b := p.options.Bus
+		err := b.PublishPolicies(ctx, all)
 		if err == nil {
-			p.metrics.countSent(p.set.Load(), policies)
+			err = b.PublishTo(ctx, divided)
+		}
+		if err == nil {
+			p.metrics.countSent(p.set.Load(), all, divided)
 			return
 		}
 		// Dropped, not kept for later: by then a throttle's window may be over. Limits hold without policies, by the
 		// agents' leases, and blocks and shares are repeated.
-		p.metrics.dropped.Add(float64(len(policies)))
+		p.metrics.dropped.Add(float64(len(all) + len(divided)))
 		if ctx.Err() == nil {
-			p.options.Logger.Debug("policies not sent", slog.Int("policies", len(policies)), slog.Any("error", err))
+			p.options.Logger.Debug("policies not sent", slog.Int("policies", len(all)+len(divided)), slog.Any("error", err))
 		}
 	}()
 	return done
 }
 
-// decisions are what the watches decided in a round.
-type decisions struct {
-	hints           []ratelimit.Hint
-	throttles, late []ratelimit.Throttle
-	concurrency.Decisions
-	shares []bandwidth.Sharing
-}
-
-// users tells who belongs to a set of users.
-type users func(user string) bool
-
-// usersOf are the users of some parts.
-func (p *Polygen) usersOf(set parts.Set) users {
-	return func(user string) bool { return p.shards.HasUser(set, user) }
-}
-
-// keep leaves what is about some users.
-func (d *decisions) keep(mine users) {
-	ofThrottle := func(t ratelimit.Throttle) string { return t.Key.User }
-	d.hints = ownOf(mine, d.hints, func(h ratelimit.Hint) string { return h.Key.User })
-	d.throttles, d.late = ownOf(mine, d.throttles, ofThrottle), ownOf(mine, d.late, ofThrottle)
-	d.shares = ownOf(mine, d.shares, func(s bandwidth.Sharing) string { return s.User })
-	d.Blocks = ownOf(mine, d.Blocks, func(b concurrency.Block) string { return b.User })
-	d.Unblocks = ownOf(mine, d.Unblocks, func(user string) string { return user })
-	d.Sharings = ownOf(mine, d.Sharings, func(s concurrency.Sharing) string { return s.User })
-}
-
-func ownOf[T any](mine users, list []T, user func(T) string) []T {
-	return slices.DeleteFunc(list, func(v T) bool { return !mine(user(v)) })
-}
-
-// address makes the policies of decisions, each with the instances that it concerns, the more urgent ones first.
-func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addressed) {
-	set, a := p.set.Load(), &p.audience
-	a.beginRound(time.Now())
-	add := func(m policy.Message, to []string) { policies = append(policies, policy.Addressed{Message: m, To: to}) }
-	// First, for the user's requests wait for it. A block lapses sooner than who serves the user is forgotten, so
-	// all who have it are told.
+// policies are those of decisions: what all instances are sent, the more urgent ones first, and what each gets a part of.
+func (p *Polygen) policies(d *decisions) (all []policy.Message, divided []policy.Addressed) {
+	// First, for the user's requests wait for it.
 	for _, user := range d.Unblocks {
-		add(policy.Unblock{User: user}, a.serving(user))
+		all = append(all, policy.Unblock{User: user})
 	}
-	for _, t := range slices.Concat(d.throttles, d.late) {
-		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, a.ofThrottle(&t))
+	for _, t := range d.throttles {
+		all = append(all, policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit})
 	}
 	for _, b := range d.Blocks {
-		add(policy.Block{User: b.User, Limit: b.Max, Release: b.Release}, a.serving(b.User))
+		all = append(all, policy.Block{User: b.User, Limit: b.Max, Release: b.Release})
 	}
+	set := p.set.Load()
 	for _, s := range d.Sharings {
 		m := policy.Slots{User: s.User, Until: s.Until}
+		// Any instance may have given its HAProxy some.
+		if s.Others && credit.PossibleKey(s.User) && credit.Possible(set.User(s.User), p.instances) {
+			all = append(all, m)
+		}
 		for _, share := range s.Shares {
 			m.Shares = append(m.Shares, policy.SlotShare(share))
 		}
-		to := a.ofReserved(now, set, appeal{"slots", "", s.User})
-		// To each its own part: all parts in a message for all would grow with the square of the instances' number.
-		if to == nil {
-			to = a.live
-		}
-		add(m, to)
+		divided = append(divided, policy.Addressed{Message: m, To: s.Concerned()})
 	}
 	for _, s := range d.shares {
-		add(policy.Share{User: s.User, Direction: s.Direction, Shares: s.Shares}, a.ofShares(&s))
+		divided = append(divided, policy.Addressed{Message: policy.Share{User: s.User, Direction: s.Direction, Shares: s.Shares}, To: s.Concerned()})
 	}
 	// Last, for they only save questions.
 	for _, h := range d.hints {
-		to := a.ofReserved(now, set, appeal{"hot", limits.RateName(h.Key.Class, h.Key.Window), h.Key.User})
-		hot := policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances}
-		// Others may have begun to serve the user whose asks were not heard yet: told that there is one, each would take itself
-		// for that one, and admit the whole limit alone should Redis be lost.
-		if !a.knows(h.Key.User) {
-			hot.Instances = 0
-		}
-		add(hot, a.orAll(to))
+		all = append(all, policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances})
 	}
-	return policies
+	return all, divided
 }

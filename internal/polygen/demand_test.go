@@ -40,7 +40,7 @@ func given(instance, user string, active int, down, up int64) bus.Demand {
 	return bus.Demand{{Instance: instance, User: user, Active: active, Share: [2]int64{down, up}}}
 }
 
-// What agents report, and what they hear of it.
+// What agents report, and what is sent.
 func TestDemandBecomesPolicies(t *testing.T) {
 	type event = any
 	share := func(user string, d bandwidth.Direction, shares ...bandwidth.Share) policy.Message {
@@ -99,14 +99,14 @@ func TestDemandBecomesPolicies(t *testing.T) {
 		{"no limit any more", []event{demands("one", "alice", 1), file(strings.Replace(moving, "default_tier: free", "default_tier: staff", 1)),
 			demands("one", "alice", 1), bytes(100 * time.Millisecond)}, all},
 		{"of several, the last word", []event{together{demands("one", "alice", 1), demands("two", "alice", 1)}}, halves},
-		{"sorted by user, after blocks; slots to each instance", []event{both,
+		{"sorted by user, after blocks and slots", []event{both,
 			file(strings.Replace(moving, "staff: {}\n", "staff: {concurrent: 20}\n", 1)),
 			together{demands("one", "down", 1), demands("one", "alice", 1), bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: "staff", Active: 20}}}, tick(0)}},
-			then([]policy.Message{policy.Block{User: "staff", Limit: 20, Release: 19}},
-				then(then(all, share("down", down, one(8*mib))),
-					policy.Slots{User: "staff", Shares: []policy.SlotShare{{Instance: "one", Slots: 20}}})...)},
-		{"a follower says nothing", []event{lead(false), demands("one", "alice", 1), demands("two", "alice", 1), bytes(100 * time.Millisecond)}, nil},
-		{"but knows, when it takes over: what is missed is said", []event{lead(false), demands("one", "alice", 1), lead(true), bytes(300 * time.Millisecond),
+			then([]policy.Message{policy.Block{User: "staff", Limit: 20, Release: 19}, policy.Slots{User: "staff"},
+				policy.Slots{User: "staff", Shares: []policy.SlotShare{{Instance: "one", Slots: 20}}}},
+				then(all, share("down", down, one(8*mib)))...)},
+		{"a follower says nothing", []event{leads(false), demands("one", "alice", 1), demands("two", "alice", 1), bytes(100 * time.Millisecond)}, nil},
+		{"but knows, when it takes over: what is missed is said", []event{leads(false), demands("one", "alice", 1), leads(true), bytes(300 * time.Millisecond),
 			demands("one", "alice", 1), bytes(60 * time.Millisecond)}, all},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -136,19 +136,23 @@ func TestShareEndToEnd(t *testing.T) {
 	}
 	g.adoptFile(g.options.Limits.Set())
 	g.run(t).awaitLead(t)
-	// shares is the last word about a user's bytes down, in MiB.
+	// shares are the last words about a user's bytes down, in MiB.
 	shares := func(user string) (last string) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
+		of := map[string]string{}
 		for _, m := range a.heard {
 			if m, ok := m.(policy.Share); ok && m.User == user && m.Direction == bandwidth.Down {
-				last = ""
 				for _, s := range m.Shares {
-					last += fmt.Sprintf("%s %.1f ", s.Instance, float64(s.Bytes)/mib)
+					of[s.Instance] = fmt.Sprintf("%s %.1f ", s.Instance, float64(s.Bytes)/mib)
+				}
+				// One whose share has ended is not named, and the other one has all then.
+				if len(m.Shares) == 0 {
+					delete(of, "two")
 				}
 			}
 		}
-		return last
+		return of["one"] + of["two"]
 	}
 	// Reports of an instance that is not in the registry do not count for long.
 	report := func(demands ...bus.Demand) error {

@@ -76,8 +76,6 @@ func (p *Polygen) Policies(f api.Filter) (messages <-chan *api.Message, stop fun
 	e.readers = append(e.readers, r)
 	e.any.Store(true)
 	e.mu.Unlock()
-	// Now, or what the others decide would be missing until the next second.
-	p.listenToOthers()
 	return r.messages, sync.OnceFunc(func() {
 		e.mu.Lock()
 		e.readers = slices.DeleteFunc(e.readers, func(other *reader) bool { return other == r })
@@ -91,7 +89,7 @@ func (p *Polygen) Policies(f api.Filter) (messages <-chan *api.Message, stop fun
 // readers, and does nothing if there are none. It is safe for concurrent use.
 func (p *Polygen) publishEvent(e api.Event) {
 	// Nearly always, and an event costs some allocations for each policy.
-	if !p.anyReader() {
+	if !p.events.any.Load() {
 		return
 	}
 	if e.Time.IsZero() {
@@ -99,14 +97,7 @@ func (p *Polygen) publishEvent(e api.Event) {
 	}
 	e.Time = e.Time.UTC().Truncate(time.Millisecond)
 	p.events.deliver(e)
-	// Of limits, and of overrides that end, each polygen finds out by itself: its readers would hear them twice.
-	if everywhere := e.Kind == api.LimitsEvent || e.Kind == api.OverrideEvent && e.Note == overrideEnded; !everywhere {
-		p.others.queueEvent(e)
-	}
 }
-
-// anyReader reports whether somebody reads events, here or at another polygen.
-func (p *Polygen) anyReader() bool { return p.events.any.Load() || p.others.haveReaders() }
 
 // overrideEnded is the note of an override that has ended by itself.
 const overrideEnded = "ended"
@@ -122,19 +113,6 @@ func (s *events) deliver(e api.Event) {
 		}
 		r.lost++
 		s.lost.Inc()
-	}
-}
-
-// miss notes that no reader gets so many events of other polygens. Which ones they are, and so who wanted them, is not known.
-func (s *events) miss(n int) {
-	if n <= 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.readers {
-		r.lost += n
-		s.lost.Add(float64(n))
 	}
 }
 
@@ -182,7 +160,7 @@ const concurrentLimit = "concurrent"
 // tellPolicies tells of what was decided, be it sent or not. Of blocks those who are
 // told of are the users whose blocks begin: the others are repetitions.
 func (p *Polygen) tellPolicies(set *limits.Set, begun []string, hints []ratelimit.Hint, throttles []ratelimit.Throttle, d concurrency.Decisions, sharings []bandwidth.Sharing) {
-	if !p.anyReader() {
+	if !p.events.any.Load() {
 		return
 	}
 	now := p.clock.Now()

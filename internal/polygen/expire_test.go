@@ -79,7 +79,7 @@ func TestEndOfOverrideByHandIsAudited(t *testing.T) {
 		o.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelError}))
 	})
 	file, end := g.options.Limits.Set(), time.Now().Add(time.Hour)
-	g.overrides.state.list = []limits.Override{{
+	g.overrides.list = []limits.Override{{
 		User: "bob", Limits: json.RawMessage(`{"concurrent":50}`), By: "ops", Reason: "launch", Since: end.Add(-time.Hour), Until: end,
 	}}
 	g.adoptFile(file)
@@ -143,7 +143,7 @@ func TestDryRunIsCountedApart(t *testing.T) {
 	addr := redis(t)
 	a := startAgents(t, addr)
 	g := newGenerator(t, addr, "polygen", nil)
-	g.decideAll(true)
+	g.pretend(true)
 	g.write(t, dry)
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)

@@ -1,14 +1,12 @@
 package polygen
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"sync"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
@@ -33,11 +31,9 @@ type live struct {
 	mu        sync.Mutex
 	questions map[api.Question]*watched
 
-	overview view.Overview       // of the last look at all users, those of other polygens among them
-	users    map[string]api.User // by wire key, those who are asked for and known to others
-	missing  string              // whose knowledge is missing
-	at       time.Time           // when that was
-	lists    map[api.Sort]int    // how many users its lists were to have, by order
+	overview view.Overview    // of the last look at all users
+	at       time.Time        // when that was
+	lists    map[api.Sort]int // how many users its lists were to have, by order
 }
 
 // watched is the last answer of a question, and its watchers.
@@ -52,13 +48,9 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 	if err := p.streams.acquire(); err != nil {
 		return nil, nil, err
 	}
-	// Asked once here, what another polygen knows of the user is known for the answers, which do not wait for it.
-	var user api.User
-	switch {
-	case q.User != "" && !q.IsKey:
-		user = p.User(q.User)
-	case q.User != "":
-		user = p.UserOfKey(q.User)
+	// Once here: the answers do not wait for Redis.
+	if q.User != "" {
+		p.recallCosts(q.Key())
 	}
 	l := &p.live
 	l.mu.Lock()
@@ -73,10 +65,6 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 		// Whoever opens a page should see it at once, and twenty pages that are opened together should not mean
 		// twenty looks at all users.
 		p.lookAtUsers(p.clock.Now(), topFor)
-		// The look of before did not ask for this user.
-		if l.users[q.Key()].Seen == nil && user.Seen != nil && !p.shards.HasUser(p.division.KnownParts(), q.Key()) {
-			l.users[q.Key()] = user
-		}
 		w.answer = p.answer(q)
 	}
 	// Room for the newest answer, which replaces one that was not read.
@@ -125,8 +113,6 @@ func (p *Polygen) everySecond() {
 	s := p.lockDashboard()
 	s.past.Sample(now, s.view)
 	s.mu.Unlock()
-	// Again each second: a polygen that was restarted has forgotten who listens, and a letter may be lost.
-	p.listenToOthers()
 	for q, w := range l.questions {
 		w.answer = p.answer(q)
 		for c := range w.watchers {
@@ -170,27 +156,12 @@ func (p *Polygen) lookAtUsers(now time.Time, old time.Duration) {
 	s.finish(look)
 	l.overview, l.at, l.lists = look.Overview(), now, maps.Clone(need)
 	s.rememberShown(now, l.overview)
-	ask := question{Tops: need}
 	for q := range l.questions {
-		if q.User == "" {
-			continue
-		}
-		ask.Users = append(ask.Users, []byte(q.Key()))
-		if s.shards.HasUser(s.kept, q.Key()) { // else another polygen remembers: here there would be nothing but zeros
+		if q.User != "" {
 			s.past.Remember(now, q.Key())
 		}
 	}
-	// The others may need a quarter of a second, for which decide must not wait.
 	s.mu.Unlock()
-	var replies []*reply
-	replies, l.missing = p.askOthers(parts.All, ask)
-	mergeOverview(&l.overview, replies, need)
-	l.users = make(map[string]api.User, len(ask.Users))
-	for i, key := range ask.Users {
-		if u, known := userIn(replies, i); known {
-			l.users[string(key)] = u
-		}
-	}
 }
 
 // rememberShown keeps histories of the users who are shown. The lock must be held.
@@ -214,7 +185,6 @@ func (p *Polygen) answer(q api.Question) *api.Message {
 		From: p.answerHead(), Totals: o.Totals, Sort: q.Sort, Units: p.costUnits(), Users: users[:min(q.N, len(users))], Limited: o.Limited,
 		Instances: p.Instances().Instances,
 	}
-	a.Degraded = cmp.Or(a.Degraded, p.live.missing)
 	if q.User != "" {
 		a.User = p.userLately(q)
 	}
@@ -226,10 +196,6 @@ func (p *Polygen) userLately(q api.Question) *api.User {
 	p.dashboard.mu.Lock()
 	out := p.dashboard.view.UserLately(p.clock.Now(), q.Key())
 	p.dashboard.mu.Unlock()
-	// Of a user of another part this polygen knows nothing, and says so with zeros.
-	if u, known := p.live.users[q.Key()]; known {
-		out = u
-	}
 	out.From = p.answerHead()
 	if !q.IsKey {
 		out.Name = api.NameOfUser(q.User)

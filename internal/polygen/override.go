@@ -3,6 +3,7 @@ package polygen
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,7 @@ func (p *Polygen) Overrides() api.Overrides {
 	h := &p.overrides
 	h.mu.Lock()
 	// Also those that the limit file does not allow: an operator looks for them, and finds why here.
-	list, problems := unexpired(h.state.list, p.clock.Now()), h.problems
+	list, problems := unexpired(h.list, p.clock.Now()), h.problems
 	h.mu.Unlock()
 	out := api.Overrides{From: p.answerHead(), Overrides: []api.UserOverride{}, Capacity: limitfile.MaxOverrides}
 	for _, o := range list {
@@ -41,48 +42,44 @@ func (p *Polygen) Override(ctx context.Context, a api.OverrideRequest) (api.Over
 		User: a.User, Limits: a.Limits, Reason: a.Reason, By: strings.ToValidUTF8(a.By, "\ufffd"),
 		Since: now, Until: now.Add(a.For),
 	}
-	var unsafe string
 	err := errByName(a)
 	if err == nil {
 		err = limitfile.CheckOverride(o)
 	}
 	if err == nil {
-		unsafe, err = p.changeOverrides(ctx, func(s *overrideState) error {
-			// Stamped with each try, or a write by another polygen since, with a clock ahead of this, would win.
-			o.Since = s.stamp(now)
-			*s = s.merge(overrideState{list: []limits.Override{o}})
-			return nil
+		err = p.changeOverrides(ctx, func(list []limits.Override) ([]limits.Override, error) {
+			list = slices.DeleteFunc(list, func(before limits.Override) bool { return before.User == o.User })
+			return append(list, o), nil
 		})
 	}
 	// Whatever came of it: who tried what is the audit's business, too.
-	p.auditWrite(a, o.Until, o.Limits, unsafe, err)
+	p.auditWrite(a, o.Until, o.Limits, err)
 	if err == nil {
 		p.tellOverride(o, "set: "+o.Reason)
 	}
-	return api.Override{From: p.answerHead(), UserOverride: overrideAnswer(o), Unsafe: unsafe}, err
+	return api.Override{From: p.answerHead(), UserOverride: overrideAnswer(o)}, err
 }
 
 // RemoveOverride ends an override at once.
 func (p *Polygen) RemoveOverride(ctx context.Context, a api.OverrideRequest) (api.Override, error) {
 	var removed limits.Override
-	var unsafe string
 	err := errByName(a)
 	if err == nil {
-		unsafe, err = p.changeOverrides(ctx, func(s *overrideState) (err error) {
-			var there bool
+		err = p.changeOverrides(ctx, func(list []limits.Override) ([]limits.Override, error) {
+			at := slices.IndexFunc(list, func(o limits.Override) bool { return o.User == a.User })
 			// Said, not passed over: a name that was mistyped would seem to be done.
-			if removed, there = s.find(a.User); !there {
-				return api.ErrNoOverride
+			if at < 0 {
+				return nil, api.ErrNoOverride
 			}
-			s.remove(removalOf(removed, s.stamp(p.clock.Now())))
-			return nil
+			removed = list[at]
+			return slices.Delete(list, at, at+1), nil
 		})
 	}
-	p.auditWrite(a, removed.Until, removed.Limits, unsafe, err)
+	p.auditWrite(a, removed.Until, removed.Limits, err)
 	if err == nil {
 		p.tellOverride(removed, "removed: "+a.Reason)
 	}
-	return api.Override{From: p.answerHead(), UserOverride: overrideAnswer(removed), Unsafe: unsafe}, err
+	return api.Override{From: p.answerHead(), UserOverride: overrideAnswer(removed)}, err
 }
 
 func errByName(a api.OverrideRequest) error {

@@ -2,10 +2,13 @@ package polygen
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,38 +23,35 @@ import (
 )
 
 const (
-	// overridesPollEvery is how often Redis is asked for overrides that another polygen has set. They
-	// take effect that much later if this polygen leads.
+	// overridesPollEvery is how often Redis is asked for overrides: a standby learns them, and who knows of later ones than Redis
+	// writes them again.
 	overridesPollEvery = 500 * time.Millisecond
 	// overridesKeptLonger is how much longer than the last override the list of them is kept.
 	overridesKeptLonger = 5 * time.Second
-	// awaitReplicas is how long a write waits for Redis' replicas: much longer than one that works needs,
-	// and as long as an operator does not notice.
-	awaitReplicas = 500 * time.Millisecond
-	// maxOverrideTries bounds how often a write is tried again because of another one.
-	maxOverrideTries = 10
+	// maxOverrideTries bounds how often a write is tried again because of another polygen's.
+	maxOverrideTries = 3
 )
 
-// overrides has what was set by hand, and the limits that follow from it and the file. Redis
-// keeps it for all polygens. It is read often, merged with what is known here, for Redis may have gone
-// back, and replaced only if it is still the one that was read.
+// overrides has what was set by hand, and the limits that follow from it and the file. The polygen that leads changes it, in
+// Redis and then here. Versions are numbered, and the higher number wins: a polygen takes what Redis has, and gives Redis what
+// that has lost.
 type overrides struct {
 	metrics     overrideMetrics
-	read        atomic.Bool                // whether Redis has ever been asked: limits are not published before
+	read        atomic.Bool                // whether Redis was asked since this polygen began to lead: limits are not published before
+	look        chan struct{}              // holds one token when Redis should be asked at once
 	fileInForce atomic.Pointer[limits.Set] // the limits of the file alone, without what has expired
 
 	mu       sync.Mutex // held while a set is made, which takes as long as reading the limit file
 	file     *limits.Set
-	version  string // of what Redis keeps
-	state    overrideState
-	problems map[string]string // by user: why some overrides of the state are not in force
+	version  string // of the list; "" for none
+	list     []limits.Override
+	problems map[string]string // by user: why some overrides of the list are not in force
 }
 
 type overrideMetrics struct {
 	inForce  prometheus.Gauge
 	dropped  prometheus.Counter
 	restored prometheus.Counter
-	surplus  prometheus.Counter
 	writes   *prometheus.CounterVec // action, result
 }
 
@@ -63,15 +63,13 @@ func newOverrideMetrics(reg prometheus.Registerer) overrideMetrics {
 		dropped: f.Counter("sluice_overrides_dropped_total",
 			"Overrides by hand that went out of force because the limit file does not allow them any more."),
 		restored: f.Counter("sluice_overrides_restored_total",
-			"Times that Redis lacked overrides by hand, or removals of them, and this polygen wrote them again."),
-		surplus: f.Counter("sluice_overrides_surplus_total",
-			"Overrides by hand that were let go because Redis and this polygen together had more than there may be, and removals of them that were let go because there were too many."),
+			"Times that Redis had lost overrides by hand, and this polygen wrote them again."),
 		writes: f.Counters("sluice_admin_writes_total",
-			"What was to be done by hand through the admin API, by action (override, remove, unblock) and result: ok, unsafe because not all replicas of Redis have it yet, refused, or failed because Redis did not answer.", "action", "result"),
+			"What was to be done by hand through the admin API, by action (override, remove, unblock) and result: ok, refused, or failed because Redis did not answer.", "action", "result"),
 	}
 	// From the start, so that the first failure is a change from 0 to 1 and an alert sees it.
 	for _, action := range []api.Action{api.SetOverride, api.RemoveOverride, api.UnblockUser} {
-		for _, result := range []string{"ok", "unsafe", "refused", "failed"} {
+		for _, result := range []string{"ok", "refused", "failed"} {
 			m.writes.WithLabelValues(string(action), result)
 		}
 	}
@@ -85,9 +83,8 @@ func (p *Polygen) adoptFile(file *limits.Set) {
 	defer h.mu.Unlock()
 	h.file = file
 	h.fileInForce.Store(file.At(p.clock.Now()))
-	// Overrides that it does not allow are out of force, and stay in the state: the file before may come back, and
-	// other polygens may still have it.
-	set, refused := limitfile.WithOverrides(file, h.state.list)
+	// Overrides that it does not allow are out of force, and stay in the list: the file before may come back.
+	set, refused := limitfile.WithOverrides(file, h.list)
 	p.enforce(set, refused)
 }
 
@@ -119,7 +116,16 @@ func (p *Polygen) enforce(set *limits.Set, refused []limitfile.Refused) {
 	p.wantPublication()
 }
 
-// followOverrides follows what other polygens keep, until ctx ends.
+// wantOverrides has Redis asked for overrides soon, and nothing published before.
+func (p *Polygen) wantOverrides() {
+	p.overrides.read.Store(false)
+	select {
+	case p.overrides.look <- struct{}{}:
+	default:
+	}
+}
+
+// followOverrides compares the overrides with those of Redis, until ctx ends.
 func (p *Polygen) followOverrides(ctx context.Context) error {
 	ticker := time.NewTicker(overridesPollEvery)
 	defer ticker.Stop()
@@ -129,6 +135,7 @@ func (p *Polygen) followOverrides(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
+		case <-p.overrides.look:
 		}
 	}
 }
@@ -143,9 +150,6 @@ func (p *Polygen) readOverrides(ctx context.Context) {
 	case ctx.Err() != nil || errors.Is(err, bus.ErrUnavailable):
 		// Nothing was read, and the limits cannot be published either.
 		return
-	case errors.Is(err, bus.ErrOverridesChanged):
-		// Another polygen was faster: the next look finds what it wrote.
-		return
 	case err != nil && !h.read.Load():
 		// A Redis that answers, and refuses: to wait does not help, and the limits of the file are better than none.
 		p.options.Logger.Warn("overrides by hand cannot be read: going on without", slog.Any("error", err))
@@ -155,141 +159,133 @@ func (p *Polygen) readOverrides(ctx context.Context) {
 	}
 }
 
-// fetchOverrides reads what Redis keeps if it has changed, merges it with what is known here, and puts that
-// into force. If Redis lacks some of it, it is told again. The lock must be held.
+// fetchOverrides takes what Redis has if it is later than what is known here, and writes it again if it is earlier. The lock must
+// be held.
 func (p *Polygen) fetchOverrides(ctx context.Context) error {
 	h := &p.overrides
-	// The version alone comes back, mostly: each polygen asks twice a second.
-	kept, err := p.options.Bus.Overrides(ctx, h.version)
-	if err != nil || kept.Version == h.version {
+	version, data, err := p.options.Bus.Overrides(ctx, h.version)
+	switch {
+	case err != nil || version == h.version:
 		return err
+	// Redis was emptied, or failed over to a replica that lagged behind.
+	case versionNumber(version) < versionNumber(h.version):
+		return p.restoreOverrides(ctx)
 	}
-	now := p.clock.Now()
-	known := h.state.presentAt(now)
-	theirs, err := decodeOverrides(kept)
+	h.version = version
+	list, err := limitfile.DecodeOverrides(data)
 	if err != nil {
-		// It is of another version of Sluice, or was damaged. What is in force stays, and the
-		// next change replaces what is there.
+		// It was damaged. What is in force stays, and the next change replaces what is there.
 		p.options.Logger.Warn("overrides by hand in Redis cannot be read", slog.Any("error", err))
-		h.version = kept.Version
 		return nil
 	}
-	theirs = theirs.presentAt(now)
-	merged := known.merge(theirs)
-	// Each side had room, and both together may not: two polygens wrote while a failover kept them apart.
-	if dropped := merged.fit(); dropped > 0 {
-		h.metrics.surplus.Add(float64(dropped))
-		p.options.Logger.Warn("more overrides by hand than there may be: the oldest were let go", slog.Int("overrides", dropped))
-	}
-	h.state = merged
-	set, refused := limitfile.WithOverrides(h.file, merged.list)
+	h.list = unexpired(list, p.clock.Now())
+	set, refused := limitfile.WithOverrides(h.file, h.list)
 	p.enforce(set, refused)
-	// It was emptied, failed over to a replica that lagged behind, or another polygen wrote without what is known
-	// here. Only by being told again it has what was acknowledged.
-	lacks := !merged.equal(theirs)
-	if lacks {
-		// Without the replicas: nobody waits for this to be acknowledged. If it fails, h.version is still the one of
-		// before, so that the next look tries again.
-		if kept, err = p.keepOverrides(ctx, kept.Version, merged, 0); err != nil {
-			return err
-		}
-	}
-	h.version = kept.Version
-	// What this polygen knew nothing of is not restored by it: it only wrote the same in another way.
-	if lacks && !known.equal(overrideState{}) {
-		h.metrics.restored.Inc()
-		p.options.Logger.Info("redis lacked overrides by hand: it was told again", slog.Int("overrides", len(merged.list)), slog.Int("removals", len(merged.removed)))
-	}
 	return nil
 }
 
-// decodeOverrides reads what Redis keeps.
-func decodeOverrides(kept bus.KeptOverrides) (s overrideState, err error) {
-	for data, list := range map[*[]byte]*[]limits.Override{&kept.List: &s.list, &kept.Removed: &s.removed} {
-		if len(*data) == 0 {
-			continue
-		}
-		if *list, err = limitfile.DecodeOverrides(*data); err != nil {
-			return overrideState{}, err
-		}
+// restoreOverrides writes into Redis what it has lost. The lock must be held.
+func (p *Polygen) restoreOverrides(ctx context.Context) error {
+	h := &p.overrides
+	list := unexpired(h.list, p.clock.Now())
+	if len(list) == 0 {
+		return nil
 	}
-	return s, nil
+	if err := p.keepOverrides(ctx, h.version, list); err != nil {
+		return err
+	}
+	h.metrics.restored.Inc()
+	p.options.Logger.Info("redis had lost overrides by hand: it was told again", slog.Int("overrides", len(list)))
+	return nil
 }
 
-// keepOverrides writes a state into Redis, in place of that of a version.
-func (p *Polygen) keepOverrides(ctx context.Context, replaced string, s overrideState, await time.Duration) (bus.KeptOverrides, error) {
-	keep := bus.KeptOverrides{List: limitfile.EncodeOverrides(s.list), Removed: limitfile.EncodeOverrides(s.removed)}
-	// Longer than the last one holds, or polygens would find Redis emptied while it does, and restore what is about
-	// to end.
-	needed := max(0, s.lastUntil().Sub(p.clock.Now())) + overridesKeptLonger
-	return p.options.Bus.KeepOverrides(ctx, replaced, keep, needed, await)
+func (p *Polygen) keepOverrides(ctx context.Context, version string, list []limits.Override) error {
+	needed := overridesKeptLonger
+	for _, o := range list {
+		needed = max(needed, o.Until.Sub(p.clock.Now())+overridesKeptLonger)
+	}
+	return p.options.Bus.KeepOverrides(ctx, version, limitfile.EncodeOverrides(list), needed)
+}
+
+// nextVersion is the version of a list that replaces one of a version. A write that is repeated has the same one.
+func nextVersion(version string, list []limits.Override) string {
+	sum := sha256.Sum256(limitfile.EncodeOverrides(list))
+	return fmt.Sprintf("%d-%x", versionNumber(version)+1, sum[:8])
+}
+
+// versionNumber is the number of a version, 0 of what is none.
+func versionNumber(version string) int64 {
+	digits, _, _ := strings.Cut(version, "-")
+	n, _ := strconv.ParseInt(digits, 10, 64)
+	return n
+}
+
+// unexpired are the overrides that have not ended.
+func unexpired(list []limits.Override, now time.Time) []limits.Override {
+	return slices.DeleteFunc(slices.Clone(list), func(o limits.Override) bool { return !o.Until.After(now) })
 }
 
 // changeOverrides changes the overrides, in Redis and then here. The change is refused if an override
-// that was in force, or the new one, would not be in force after it. An error of change is
-// the result. Unsafe is why the change could still be lost, or "".
-func (p *Polygen) changeOverrides(ctx context.Context, change func(*overrideState) error) (unsafe string, err error) {
+// that was in force, or the new one, would not be in force after it. An error of change is the result.
+func (p *Polygen) changeOverrides(ctx context.Context, change func([]limits.Override) ([]limits.Override, error)) error {
 	h := &p.overrides
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	// The client may go, but the audit needs the outcome.
 	ctx = context.WithoutCancel(ctx)
 	for range maxOverrideTries {
-		// First, for the change is made to what all polygens know, not to what was here half a second ago.
+		// First, for another polygen may have changed them.
 		err := p.fetchOverrides(ctx)
 		if errors.Is(err, bus.ErrOverridesChanged) {
 			continue
 		}
 		if err != nil {
-			return "", fmt.Errorf("%w, and nothing was changed: %w", api.ErrUnavailable, err)
+			return fmt.Errorf("%w, and nothing was changed: %w", api.ErrUnavailable, err)
 		}
-		next := h.state.presentAt(p.clock.Now())
-		if err := change(&next); err != nil {
-			return "", err
+		next, err := change(unexpired(h.list, p.clock.Now()))
+		if err != nil {
+			return err
 		}
-		// The oldest go, which none but an old copy of Redis could bring back: an override that cannot be removed is worse.
-		dropped := fitList(&next.removed)
 		set, refused, err := p.tryOverrides(next)
 		if err != nil {
-			return "", err
+			return err
 		}
-		kept, err := p.keepOverrides(ctx, h.version, next, awaitReplicas)
-		// Another polygen was faster: the change is made again, to what it wrote.
+		version := nextVersion(h.version, next)
+		err = p.keepOverrides(ctx, version, next)
 		if errors.Is(err, bus.ErrOverridesChanged) {
 			continue
 		}
 		if err != nil {
-			return "", fmt.Errorf("%w, so it is not certain that it was changed; GET /api/v1/overrides tells when it is back: %w", api.ErrUnavailable, err)
+			return fmt.Errorf("%w, so it is not certain that it was changed; GET /api/v1/overrides tells when it is back: %w", api.ErrUnavailable, err)
 		}
 		// In Redis before here: what is in force and nobody else knows would end with this process.
-		h.version, h.state = kept.Version, next
-		h.metrics.surplus.Add(float64(dropped))
+		h.version, h.list = version, next
 		p.enforce(set, refused)
-		return kept.Unsafe, nil
+		return nil
 	}
-	return "", fmt.Errorf("%w: others change the overrides all the time", api.ErrUnavailable)
+	return fmt.Errorf("%w: others change the overrides all the time", api.ErrUnavailable)
 }
 
-// tryOverrides returns the limits with the overrides of a state, or why it may not be the next one.
-func (p *Polygen) tryOverrides(next overrideState) (set *limits.Set, refused []limitfile.Refused, err error) {
+// tryOverrides returns the limits with a list of overrides, or why it may not be the next one.
+func (p *Polygen) tryOverrides(next []limits.Override) (set *limits.Set, refused []limitfile.Refused, err error) {
 	h := &p.overrides
-	// Refused now, where somebody reads why, and not let go by fit later.
-	if !fits(next.list) {
+	if len(next) > limitfile.MaxOverrides || len(limitfile.EncodeOverrides(next)) > limitfile.MaxOverridesSize {
 		return nil, nil, fmt.Errorf("%w; %d are possible, of %d bytes together", api.ErrFull, limitfile.MaxOverrides, limitfile.MaxOverridesSize)
 	}
-	set, refused = limitfile.WithOverrides(h.file, next.list)
+	set, refused = limitfile.WithOverrides(h.file, next)
 	for _, r := range refused {
 		// One that was there before is no reason to refuse another one.
-		if !containsOverride(h.state.list, r.Override) {
+		if !containsOverride(h.list, r.Override) {
 			return nil, nil, r.Why
 		}
 	}
 	return set, refused, nil
 }
 
-// containsOverride reports whether an override was there before.
-func containsOverride(before []limits.Override, o limits.Override) bool {
-	return slices.ContainsFunc(before, func(b limits.Override) bool { return compareWrites(b, o) == 0 })
+// containsOverride reports whether an override is in a list.
+func containsOverride(list []limits.Override, o limits.Override) bool {
+	encoded := func(o limits.Override) string { return string(limitfile.EncodeOverrides([]limits.Override{o})) }
+	return slices.ContainsFunc(list, func(b limits.Override) bool { return b.User == o.User && encoded(b) == encoded(o) })
 }
 
 // tellOfExpired tells of overrides that have ended between two sets of the same content.

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -46,8 +45,7 @@ func (g *generator) awaitConcurrent(t *testing.T, user string, want int) {
 	})
 }
 
-// What one polygen sets, another one has too, and so does one that starts later; what
-// agents are given says the same.
+// A standby learns what the polygen that leads sets, and has it in force when it takes over; what agents are given says the same.
 func TestOverridesAreShared(t *testing.T) {
 	t.Parallel()
 	addr := redis(t)
@@ -55,7 +53,7 @@ func TestOverridesAreShared(t *testing.T) {
 	one := newGenerator(t, addr, "one", nil).run(t).awaitLead(t)
 	two := newGenerator(t, addr, "two", nil).run(t)
 	a.published(tenGets)
-	set, err := two.Override(t.Context(), act("bob", `{"concurrent":50}`)) // it follows
+	set, err := one.Override(t.Context(), act("bob", `{"concurrent":50}`))
 	if err != nil || set.User != "bob" || set.By != "ops from 127.0.0.1" || !set.Until.Equal(set.Since.Add(time.Hour)) {
 		t.Fatalf("Override = %+v, %v", set, err)
 	}
@@ -82,16 +80,11 @@ func TestOverridesAreShared(t *testing.T) {
 	two.awaitLead(t)
 	three := newGenerator(t, addr, "three", nil).run(t)
 	three.awaitConcurrent(t, "bob", 50)
-	proctest.Eventually(t, "it is listed", func() error {
-		if list := three.Overrides().Overrides; len(list) != 1 || list[0].Reason != "launch" || list[0].Problem != "" {
-			return fmt.Errorf("Overrides() = %+v, want that of bob", list)
-		}
-		return nil
-	})
-	if _, err := three.RemoveOverride(t.Context(), api.OverrideRequest{Action: api.RemoveOverride, User: "bob"}); err != nil {
-		t.Fatal(err)
+	if list := two.Overrides().Overrides; len(list) != 1 || list[0].Reason != "launch" || list[0].Problem != "" {
+		t.Errorf("Overrides() = %+v, want that of bob", list)
 	}
-	two.awaitConcurrent(t, "bob", 5)
+	two.remove(t, "bob")
+	three.awaitConcurrent(t, "bob", 5)
 	a.published(tenGets)
 }
 
@@ -118,7 +111,7 @@ func TestOverridesBeforeTheFirstPublication(t *testing.T) {
 func TestNothingPublishedBeforeOverridesAreRead(t *testing.T) {
 	addr := redis(t)
 	g := newGenerator(t, addr, "one", nil)
-	g.leading.Store(true)
+	g.pretend(true)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -132,7 +125,7 @@ func TestNothingPublishedBeforeOverridesAreRead(t *testing.T) {
 	if _, _, err := g.options.Bus.Limits(t.Context()); !errors.Is(err, bus.ErrNoLimits) {
 		t.Errorf("Limits() = %v, want %v", err, bus.ErrNoLimits)
 	}
-	send(t, addr, "*3\r\n$3\r\nSET\r\n$16\r\nsluice:overrides\r\n$1\r\nx\r\n")
+	send(t, addr, "*3\r\n$3\r\nSET\r\n$26\r\nsluice:{cluster}:overrides\r\n$1\r\nx\r\n")
 	proctest.Eventually(t, "the limits are published", func() error {
 		g.readOverrides(t.Context())
 		_, _, err := g.options.Bus.Limits(t.Context())
@@ -140,26 +133,93 @@ func TestNothingPublishedBeforeOverridesAreRead(t *testing.T) {
 	})
 }
 
-// Redis that forgets them is told again, whoever leads; one that was removed stays so.
+// A Redis that forgets them is told again by the polygen that leads; one that was removed stays so.
 func TestOverridesOutliveRedis(t *testing.T) {
 	t.Parallel()
 	addr := redis(t)
 	g := newGenerator(t, addr, "one", nil).run(t).awaitLead(t)
 	g.must(t, act("bob", `{"concurrent":50}`))
 	g.must(t, act("carol", `{"concurrent":60}`))
-	if _, err := g.RemoveOverride(t.Context(), api.OverrideRequest{Action: api.RemoveOverride, User: "carol"}); err != nil {
-		t.Fatal(err)
-	}
+	g.remove(t, "carol")
 	flush(t, addr)
 	proctest.Eventually(t, "Redis has it again", func() error {
-		kept, err := g.options.Bus.Overrides(t.Context(), "")
-		if err != nil || !strings.Contains(string(kept.List), "bob") || strings.Contains(string(kept.List), "carol") || !strings.Contains(string(kept.Removed), "carol") {
-			return fmt.Errorf("Redis has %s, %v", kept, err)
+		_, list, err := g.options.Bus.Overrides(t.Context(), "")
+		if err != nil || !strings.Contains(string(list), "bob") || strings.Contains(string(list), "carol") {
+			return fmt.Errorf("Redis has %s, %w", list, err)
 		}
 		return nil
 	})
 	if got := g.set.Load().User("bob").Concurrent; got != 50 {
 		t.Errorf("bob has %d, want 50", got)
+	}
+	if n := testutil.ToFloat64(g.overrides.metrics.restored); n == 0 {
+		t.Error("sluice_overrides_restored_total = 0, want it counted")
+	}
+}
+
+// remove removes an override.
+func (g *generator) remove(t *testing.T, user string) {
+	t.Helper()
+	if _, err := g.RemoveOverride(t.Context(), api.OverrideRequest{Action: api.RemoveOverride, User: user, Reason: "over"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Of what Redis and a polygen have the later one counts, whichever polygen notices.
+func TestOverridesOfDivergedHistories(t *testing.T) {
+	addr := redis(t)
+	one, two := newGenerator(t, addr, "one", nil), newGenerator(t, addr, "two", nil)
+	one.must(t, act("bob", `{"concurrent":50}`))
+	two.readOverrides(t.Context())
+	one.must(t, act("carol", `{"concurrent":60}`)) // which two has not read
+	version, list, err := one.options.Bus.Overrides(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		name       string
+		redis      func()
+		notice     []*generator
+		bob, carol int
+	}{
+		{"emptied, and the first to notice knows less", func() { flush(t, addr) }, []*generator{two, one}, 50, 60},
+		{"emptied, and the other one notices first", func() { flush(t, addr) }, []*generator{two}, 50, 60}, // by now it has read both
+		{"as it was a version before", func() {
+			one.must(t, act("bob", `{"concurrent":70}`))
+			two.readOverrides(t.Context())
+			flush(t, addr)
+			if err := one.options.Bus.KeepOverrides(t.Context(), version, list, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}, []*generator{two}, 70, 60},
+		{"removed meanwhile", func() {
+			one.remove(t, "bob")
+			one.remove(t, "carol")
+		}, []*generator{two}, 5, 5},
+	} {
+		step.redis()
+		started := newGenerator(t, addr, "started", nil)
+		for _, g := range append(step.notice, one, two, started) {
+			g.readOverrides(t.Context())
+		}
+		for _, g := range []*generator{one, two, started} {
+			if bob, carol := g.set.Load().User("bob").Concurrent, g.set.Load().User("carol").Concurrent; bob != step.bob || carol != step.carol {
+				t.Errorf("%s: %s has %d of bob and %d of carol, want %d and %d", step.name, g.options.Name, bob, carol, step.bob, step.carol)
+			}
+		}
+	}
+}
+
+// Two that both believe that they lead lose nothing.
+func TestOverridesOfTwoPolygens(t *testing.T) {
+	addr := redis(t)
+	one, two := newGenerator(t, addr, "one", nil), newGenerator(t, addr, "two", nil)
+	for i, g := range []*generator{one, two, one, two} {
+		g.must(t, act(fmt.Sprint("user-", i), `{"concurrent":50}`))
+	}
+	one.readOverrides(t.Context())
+	if n := len(one.Overrides().Overrides); n != 4 {
+		t.Errorf("%d overrides are there, want 4", n)
 	}
 }
 
@@ -258,7 +318,7 @@ func TestTooManyOverrides(t *testing.T) {
 	for i := range list {
 		list[i] = limits.Override{User: fmt.Sprint("u", i), Limits: json.RawMessage(`{"concurrent":7}`), Reason: "r", Until: time.Now().Add(time.Hour)}
 	}
-	if _, err := g.keepOverrides(t.Context(), "", overrideState{list: list}, 0); err != nil {
+	if err := g.keepOverrides(t.Context(), "7-x", list); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.Override(t.Context(), act("bob", `{"concurrent":50}`)); !errors.Is(err, api.ErrFull) {
@@ -267,54 +327,6 @@ func TestTooManyOverrides(t *testing.T) {
 	g.must(t, act("u7", `{"concurrent":50}`)) // in place of the one that u7 has
 	if n := testutil.ToFloat64(g.overrides.metrics.inForce); n != limitfile.MaxOverrides {
 		t.Errorf("sluice_overrides = %v, want %d", n, limitfile.MaxOverrides)
-	}
-}
-
-// However many were removed, one more can be: the oldest removal is let go.
-func TestRemovalsBeyondTheMost(t *testing.T) {
-	g := newGenerator(t, redis(t), "one", nil)
-	g.must(t, act("bob", `{"concurrent":50}`))
-	full := g.overrides.state
-	for i := range limitfile.MaxOverrides {
-		full.removed = append(full.removed, limits.Override{User: fmt.Sprint("u", i), Since: time.Unix(int64(i), 0).UTC(), Until: time.Now().Add(time.Hour)})
-	}
-	if _, err := g.keepOverrides(t.Context(), g.overrides.version, full, 0); err != nil {
-		t.Fatal(err)
-	}
-	g.remove(t, "bob")
-	state := g.overrides.state
-	if n, oldest := len(state.removed), slices.ContainsFunc(state.removed, func(o limits.Override) bool { return o.User == "u0" }); n != limitfile.MaxOverrides || oldest || len(state.list) != 0 {
-		t.Errorf("%d removals are kept, the oldest among them: %v, and %d overrides", n, oldest, len(state.list))
-	}
-	if n := testutil.ToFloat64(g.overrides.metrics.surplus); n != 1 {
-		t.Errorf("sluice_overrides_surplus_total = %v, want 1", n)
-	}
-}
-
-// Two polygens at a time lose nothing.
-func TestOverridesOfTwoPolygens(t *testing.T) {
-	const each = maxOverrideTries / 2 // one can lose against all writes of the other, and has tries left
-	addr := redis(t)
-	var all sync.WaitGroup
-	for _, name := range []string{"a", "b"} {
-		g := newGenerator(t, addr, name, nil)
-		all.Go(func() {
-			for i := range each {
-				err := bus.ErrUnavailable
-				for errors.Is(err, bus.ErrUnavailable) { // on a slow machine
-					_, err = g.Override(context.Background(), act(fmt.Sprint(name, i), `{"concurrent":50}`))
-				}
-				if err != nil {
-					t.Errorf("Override = %v", err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	g := newGenerator(t, addr, "c", nil)
-	g.readOverrides(t.Context())
-	if n := len(g.Overrides().Overrides); n != 2*each {
-		t.Errorf("%d overrides are there, want %d", n, 2*each)
 	}
 }
 
@@ -351,14 +363,12 @@ func TestOverrideExpires(t *testing.T) {
 	}
 }
 
-// A blocked user can be let in through any polygen, and is blocked again if as many of
-// their requests are still in progress.
+// A blocked user can be let in, and is blocked again if as many of their requests are still in progress.
 func TestUnblock(t *testing.T) {
 	t.Parallel()
 	addr := redis(t)
 	a := startAgents(t, addr)
 	one := newGenerator(t, addr, "one", nil).run(t).awaitLead(t)
-	two := newGenerator(t, addr, "two", nil).run(t)
 	about := func() (kinds []string) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -394,14 +404,14 @@ func TestUnblock(t *testing.T) {
 		})
 	}
 	await("block")
-	proctest.Eventually(t, "the follower knows of the block, and lifts it", func() error {
+	proctest.Eventually(t, "it knows of the block, and lifts it", func() error {
 		if err := report(); err != nil {
 			return err
 		}
-		if s := two.User("bob").State; s != api.Blocked {
+		if s := one.User("bob").State; s != api.Blocked {
 			return fmt.Errorf("state %s", s)
 		}
-		out, err := two.Unblock(t.Context(), api.OverrideRequest{Action: api.UnblockUser, User: "bob", By: "ops", Reason: "r"})
+		out, err := one.Unblock(t.Context(), api.OverrideRequest{Action: api.UnblockUser, User: "bob", By: "ops", Reason: "r"})
 		if err != nil || !out.Sent || out.InProgress != 5 || out.Max != 5 || out.User != "bob" ||
 			out.Note != "the user has 5 of 5 requests in progress: unless some end, the next reports block the user again; an override of concurrent above 5 prevents that" {
 			return fmt.Errorf("Unblock = %+v, %w", out, err)

@@ -1,12 +1,11 @@
 // Package polygen compares the cluster's use with the limits and sends the
-// policies that follow to the agents that they concern. It also publishes the limits, so that a
+// policies that follow to the agents. It also publishes the limits, so that a
 // fleet never enforces two files.
 //
 // It works by events: Redis tells it of every change of a pool. Its decisions are made by
 // pkg/ratelimit, pkg/concurrency and pkg/bandwidth. No limit depends on it for safety, and
-// what it sends lapses by itself. Several polygens divide the users (package parts): each sends what it
-// decides about its own, and the others take over within three seconds. One of them leads: it
-// publishes the limits, and counts what concerns the whole cluster.
+// what it sends lapses by itself. Of several polygens one leads, by a lease in Redis. The others are standbys: they
+// receive and decide the same and send nothing, so that one of them takes over within three seconds and knows all users.
 package polygen
 
 import (
@@ -28,7 +27,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/jobworkers"
 	"github.com/sluice-qos/sluice/internal/limitwatch"
-	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -44,10 +42,12 @@ const (
 
 // Options of a polygen. Fields without a stated default are required.
 type Options struct {
-	Name   string // the polygen's name in answers and logs
-	Bus    *bus.Bus
-	Limits *limitwatch.Watcher
-	Strict bool // call keys hot at half of their limits already
+	Name string // the polygen's name in answers and logs
+	// Address is where other polygens reach this one's admin API, as a URL: they forward requests to the one that leads.
+	Address string
+	Bus     *bus.Bus
+	Limits  *limitwatch.Watcher
+	Strict  bool // call keys hot at half of their limits already
 
 	// Margin is how far below the limit the requests in progress of a blocked user must
 	// fall before the user is let in again, in per cent of that limit. 0 means 5.
@@ -74,15 +74,12 @@ type Polygen struct {
 	dropped        [3]uint64          // what the watches had passed over when the metric was last set; owned by decide
 	dashboard      *dashboard
 	throttledUsers throttled                  // owned by decide
-	audience       audience                   // owned by decide
 	set            atomic.Pointer[limits.Set] // in force: without what has expired
-	leading        atomic.Bool
-	shards         parts.Shards    // that users are divided into, in Redis
-	division       *parts.Division // which users this polygen decides about
-	others         others
-	kept           parts.Set             // of which the watches and the view know; owned by decide
-	lost           atomic.Pointer[error] // why Redis cannot be reached; nil if it can
-	publish        chan struct{}         // holds one token when the limits should be published
+	instances      int                        // in the cluster; owned by decide
+	unblocks       chan string                // users who are let in by hand
+	lead           atomic.Pointer[lead]       // nil before the first answer of Redis
+	lost           atomic.Pointer[error]      // why Redis cannot be reached; nil if it can
+	publish        chan struct{}              // holds one token when the limits should be published
 
 	overrides overrides
 	workers   *jobworkers.Workers // of background jobs
@@ -120,27 +117,25 @@ func New(o Options) (*Polygen, error) {
 		// lead for their own, and neither would ever give it up.
 		candidate: o.Name + "#" + rand.Text()[:8],
 
-		metrics:  newMetrics(o.Registerer),
-		clock:    &clock.Clock{},
-		rates:    ratelimit.NewWatch(o.Strict),
-		slots:    concurrency.NewWatch(o.Margin),
-		bytes:    bandwidth.NewWatch(),
-		audience: audience{shards: parts.Shards(o.Bus.Shards()), learns: learning{span: audienceSpan}},
+		metrics: newMetrics(o.Registerer),
+		clock:   &clock.Clock{},
+		rates:   ratelimit.NewWatch(o.Strict),
+		slots:   concurrency.NewWatch(o.Margin),
+		bytes:   bandwidth.NewWatch(),
 		// One token is enough: whoever finds it there knows that the limits are going to be looked at after this.
-		publish: make(chan struct{}, 1),
+		publish:  make(chan struct{}, 1),
+		unblocks: make(chan string),
 	}
-	p.shards = parts.Shards(o.Bus.Shards())
-	p.division, p.kept = parts.New(leadFor, p.shards), parts.All
-	p.others.questions, p.others.answers, p.others.dropped = make(chan letter, maxLetters), make(chan letter, maxLetters), p.metrics.lettersDropped
 	// The API answers before Run begins, by the limits of the file alone: overrides by hand are read in Run. For
 	// this reason nothing is published before overrides.read.
 	p.set.Store(o.Limits.Set().At(p.clock.Now()))
-	p.dashboard = newDashboard(p.set.Load(), p.shards)
+	p.dashboard = newDashboard(p.set.Load())
 	if o.Registerer != nil {
 		o.Registerer.MustRegister(newUserCollector(p, o.UserMetrics), newBudgetCollector(p))
 	}
 	p.metrics.limitsInForce(p.set.Load().Version())
 	p.lost.Store(&errNotAsked)
+	p.overrides.look = make(chan struct{}, 1)
 	p.overrides.metrics, p.overrides.file = newOverrideMetrics(o.Registerer), o.Limits.Set()
 	p.overrides.fileInForce.Store(p.set.Load())
 	p.streams.gauge, p.events.lost = p.metrics.streams, p.metrics.eventsLost
@@ -157,28 +152,24 @@ func (p *Polygen) Run(ctx context.Context) error {
 	// Not those of what all agents tell at once, each second. They are taken up one at a time, and wait in the
 	// subscription.
 	starts := make(chan bus.Event)
-	heardShards := make(chan []int) // whose reports to hear, from who renews the leases
 	// Otherwise the first decisions would be by the file alone.
 	p.readOverrides(ctx)
 	return group.Run(ctx,
 		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adoptFile) },
 		func(ctx context.Context) error { return p.hearInstances(ctx, events) },
-		func(ctx context.Context) error { return p.hearReports(ctx, heardShards, events, starts) },
+		func(ctx context.Context) error { return p.hearReports(ctx, events, starts) },
 		func(ctx context.Context) error { return p.decide(ctx, events, starts) },
-		func(ctx context.Context) error { return p.keepLeading(ctx, events, heardShards) },
+		func(ctx context.Context) error { return p.keepLeading(ctx, events) },
 		p.publishLimits,
 		p.followOverrides,
-		p.hearOthers,
-		p.answerOthers,
-		p.readAnswers,
 		p.answerWatchers,
 		p.countEvents,
 	)
 }
 
-// hearReports takes what is reported of the users of the shards in which this polygen has parts, until ctx ends.
-func (p *Polygen) hearReports(ctx context.Context, shards <-chan []int, events, starts chan<- bus.Event) error {
-	return p.options.Bus.SubscribeReports(ctx, shards, func(e bus.Event) {
+// hearReports takes what is reported of users until ctx ends.
+func (p *Polygen) hearReports(ctx context.Context, events, starts chan<- bus.Event) error {
+	return p.options.Bus.SubscribeReports(ctx, func(e bus.Event) {
 		to := events
 		if _, ok := e.(bus.Starts); ok {
 			to = starts
@@ -205,8 +196,7 @@ func (p *Polygen) hearInstances(ctx context.Context, events chan<- bus.Event) er
 	})
 }
 
-// Ready reports why polygen does not work, or nil. A polygen that follows is
-// ready.
+// Ready reports why polygen does not work, or nil. A standby is ready.
 func (p *Polygen) Ready() error {
 	if why := p.lost.Load(); why != nil {
 		return fmt.Errorf("redis cannot be reached: %w", *why)
@@ -223,9 +213,6 @@ func (p *Polygen) cutOff() error {
 	}
 	return nil
 }
-
-// leadsAndSends reports whether this polygen decides, and can tell the agents.
-func (p *Polygen) leadsAndSends() bool { return p.leading.Load() && p.cutOff() == nil }
 
 var errNotAsked = errors.New("not asked yet")
 

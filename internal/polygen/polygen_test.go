@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -207,8 +206,8 @@ func TestTwoOfOneNameNeverBothLead(t *testing.T) {
 	first := newGenerator(t, addr, "polygen-1", nil).run(t).awaitLead(t)
 	second := newGenerator(t, addr, "polygen-1", nil).run(t)
 	proctest.Eventually(t, "the second one has asked for the lead", second.Ready)
-	if !first.leading.Load() || second.leading.Load() {
-		t.Errorf("the first one leads: %v, the second one: %v, want the first one alone", first.leading.Load(), second.leading.Load())
+	if !first.leads() || second.leads() {
+		t.Errorf("the first one leads: %v, the second one: %v, want the first one alone", first.leads(), second.leads())
 	}
 	first.stop()
 	if err := first.wait(t); err != nil {
@@ -222,15 +221,15 @@ func TestLeaderResigns(t *testing.T) {
 	addr := redis(t)
 	heir := open(t, addr, 1)
 	g := newGenerator(t, addr, "polygen", nil).run(t).awaitLead(t)
-	if lead, err := heir.Lead(t.Context(), candidacy("heir")); lead.Leader != g.candidate || err != nil {
-		t.Errorf("Lead() beside a leader = %v, %v, want that it leads", lead, err)
+	if leader, err := heir.Lead(t.Context(), bus.Leader{Name: "heir"}, leadFor); leader.Name != g.candidate || err != nil {
+		t.Errorf("Lead() beside a leader = %v, %v, want that it leads", leader, err)
 	}
 	g.stop()
 	if err := g.wait(t); err != nil {
 		t.Errorf("Run() = %v when its context ended, want nil", err)
 	}
-	if lead, err := heir.Lead(t.Context(), candidacy("heir")); lead.Leader != "heir" || lead.Free != parts.All || err != nil {
-		t.Errorf("Lead() after the leader's end = %v, %v, want the lead and all parts free at once", lead, err)
+	if leader, err := heir.Lead(t.Context(), bus.Leader{Name: "heir"}, leadFor); leader.Name != "heir" || err != nil {
+		t.Errorf("Lead() after the leader's end = %v, %v, want the lead at once", leader, err)
 	}
 }
 
@@ -240,7 +239,7 @@ func TestLeadLapses(t *testing.T) {
 	addr := redis(t)
 	dead := open(t, addr, 1)
 	proctest.Eventually(t, "another one leads", func() error {
-		_, err := dead.Lead(t.Context(), candidacy("dead"))
+		_, err := dead.Lead(t.Context(), bus.Leader{Name: "dead"}, leadFor)
 		return err
 	})
 	a := startAgents(t, addr)
@@ -303,7 +302,8 @@ func TestFollowerKeepsItsLimitsToItself(t *testing.T) {
 	if err := second.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	second.run(t).awaitParts(t, parts.Count/2)
+	second.run(t)
+	proctest.Eventually(t, "it follows", second.Ready)
 	second.wantPublication()
 	proctest.Eventually(t, "the wish is looked at", func() error {
 		if len(second.publish) > 0 {
@@ -363,7 +363,7 @@ func TestRunFailsWithAnotherNumberOfShards(t *testing.T) {
 	addr := redis(t)
 	other := open(t, addr, 3)
 	proctest.Eventually(t, "another one leads", func() error {
-		_, err := other.Lead(t.Context(), candidacy("other"))
+		_, err := other.Lead(t.Context(), bus.Leader{Name: "other"}, leadFor)
 		return err
 	})
 	g := newGenerator(t, addr, "polygen", nil).run(t)
@@ -398,7 +398,7 @@ func TestMetrics(t *testing.T) {
 		{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 8},
 	}})
 	g.sendPolicies(t.Context()) // a follower sends nothing, and drops nothing
-	g.decideAll(true)
+	g.pretend(true)
 	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
 		{Key: ratelimit.Key{Class: "GET", User: "carol"}, Second: now.Unix(), Total: 10},
 	}})
@@ -426,7 +426,7 @@ func TestMetrics(t *testing.T) {
 		"sluice_usage_entries_total", "sluice_policies_sent_total", "sluice_policies_dropped_total",
 		"sluice_seen_users", "sluice_seen_users_dropped_total", "sluice_unknown_users", "sluice_unknown_users_dropped_total",
 		"sluice_instance_limits_version", "sluice_limits_expired_total",
-		"sluice_progress_entries_total", "sluice_demand_entries_total", "sluice_watched_keys", "sluice_watched_users", "sluice_blocked_users", "sluice_polygen_leading", "sluice_polygen_parts", "sluice_polygen_redis_lost"); err != nil {
+		"sluice_progress_entries_total", "sluice_demand_entries_total", "sluice_watched_keys", "sluice_watched_users", "sluice_blocked_users", "sluice_polygen_leading", "sluice_polygen_redis_lost"); err != nil {
 		t.Error(err)
 	}
 	if problems, err := testutil.GatherAndLint(g.registry); err != nil || len(problems) > 0 {

@@ -25,7 +25,7 @@ tiers:
 users: {staff: staff}
 `
 
-// What agents report, and what they hear of it. The generator does not run: a
+// What agents report, and what is sent. The generator does not run: a
 // millisecond passes between two events, and a tick where a row says so.
 func TestProgressBecomesPolicies(t *testing.T) {
 	type event = any
@@ -38,6 +38,7 @@ func TestProgressBecomesPolicies(t *testing.T) {
 		return policy.Slots{User: user, Shares: shares}
 	}
 	two := bus.Registry{Instances: []string{"one", "two"}}
+	others := slots("alice") // to all instances: those without a share have none
 	for _, tt := range []struct {
 		name   string
 		margin int
@@ -61,13 +62,13 @@ func TestProgressBecomesPolicies(t *testing.T) {
 		{"who has no limit is never blocked", 0, []event{report("one", "staff", 1000, 50), tick(0)}, nil},
 		{"alone, nothing is shared", 0, []event{bus.Registry{Instances: []string{"one"}}, report("one", "alice", 18, 5), tick(0)}, nil},
 		{"slots are shared by demand", 0, []event{two, report("one", "alice", 14, 3), report("two", "alice", 4, 0), tick(0)},
-			[]policy.Message{slots("alice", policy.SlotShare{Instance: "one", Slots: 16}, policy.SlotShare{Instance: "two", Slots: 4})}},
+			[]policy.Message{others, slots("alice", policy.SlotShare{Instance: "one", Slots: 16}, policy.SlotShare{Instance: "two", Slots: 4})}},
 		{"and said again in a second only", 0, []event{two, report("one", "alice", 15, 0), tick(0), tick(100 * time.Millisecond),
 			tick(850 * time.Millisecond), tick(60 * time.Millisecond)},
-			[]policy.Message{slots("alice", policy.SlotShare{Instance: "one", Slots: 20}), slots("alice", policy.SlotShare{Instance: "one", Slots: 20})}},
+			[]policy.Message{others, slots("alice", policy.SlotShare{Instance: "one", Slots: 20}), slots("alice", policy.SlotShare{Instance: "one", Slots: 20})}},
 		{"unblocks go first, blocks before shares", 0, []event{two, report("one", "bob", 20, 0),
 			bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: "bob"}, {User: "alice", Active: 20}}}, tick(0)},
-			[]policy.Message{policy.Block{User: "bob", Limit: 20, Release: 19}, policy.Unblock{User: "bob"}, block,
+			[]policy.Message{policy.Block{User: "bob", Limit: 20, Release: 19}, policy.Unblock{User: "bob"}, block, others,
 				slots("alice", policy.SlotShare{Instance: "one", Slots: 20})}},
 		{"a higher limit lets the user in with the next report", 0, []event{report("one", "alice", 20, 0),
 			file(strings.Replace(twenty, "20", "30", 1)), report("one", "alice", 20, 0)}, []policy.Message{block, unblock}},
@@ -78,8 +79,8 @@ func TestProgressBecomesPolicies(t *testing.T) {
 			[]policy.Message{block, policy.Block{User: "alice", Limit: 10, Release: 9}}},
 		{"no limit any more", 0, []event{report("one", "alice", 20, 0), file(strings.Replace(twenty, "{concurrent: 20}", "{}", 1)),
 			report("one", "alice", 20, 0), tick(200 * time.Millisecond)}, []policy.Message{block, unblock}},
-		{"a follower says nothing", 0, []event{lead(false), report("one", "alice", 20, 0), tick(200 * time.Millisecond)}, nil},
-		{"but knows, when it takes over", 0, []event{lead(false), report("one", "alice", 20, 0), lead(true), tick(210 * time.Millisecond)},
+		{"a follower says nothing", 0, []event{leads(false), report("one", "alice", 20, 0), tick(200 * time.Millisecond)}, nil},
+		{"but knows, when it takes over", 0, []event{leads(false), report("one", "alice", 20, 0), leads(true), tick(210 * time.Millisecond)},
 			[]policy.Message{block}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -38,7 +38,7 @@ func (p *Polygen) publishLimits(ctx context.Context) error {
 		}
 		// Only one publishes: two with different files would replace each other's limits in turns. And before
 		// the overrides by hand are read, the limits would be published without them.
-		if !p.leading.Load() || !p.overrides.read.Load() {
+		if !p.leads() || !p.overrides.read.Load() {
 			continue
 		}
 		set := p.set.Load()

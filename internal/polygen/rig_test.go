@@ -14,13 +14,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/bus/embedded"
 	"github.com/sluice-qos/sluice/internal/limitwatch"
-	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
@@ -148,9 +146,16 @@ func (g *generator) wait(t *testing.T) error {
 }
 
 // observe takes an event of one that does not run, and sendPolicies sends what follows, both as a round does.
-func (g *generator) observe(now time.Time, e bus.Event) { g.showEvent(now, g.Polygen.observe(now, e)) }
+func (g *generator) observe(now time.Time, e bus.Event) {
+	g.Polygen.observe(now, e)
+	g.showEvent(now, e)
+}
 
-func (g *generator) sendPolicies(ctx context.Context) { <-g.Polygen.sendPolicies(ctx) }
+func (g *generator) sendPolicies(ctx context.Context) {
+	if sent := g.Polygen.sendPolicies(ctx); sent != nil {
+		<-sent
+	}
+}
 
 func (g *generator) write(t testing.TB, text string) {
 	t.Helper()
@@ -159,36 +164,17 @@ func (g *generator) write(t testing.TB, text string) {
 	}
 }
 
-// decideAll has one that does not run lead, with all parts, or with none.
-func (g *generator) decideAll(all bool) {
-	g.leading.Store(all)
-	g.division = parts.New(time.Hour, g.shards)
-	if all {
-		g.division.TakeAnswer(time.Now(), parts.Answer{Held: parts.All})
+// pretend has one that does not run lead, or be a standby, whatever Redis says.
+func (g *generator) pretend(leads bool) {
+	if g.lead.Store(nil); leads {
+		g.lead.Store(&lead{leader: bus.Leader{Name: g.candidate}, until: time.Now().Add(time.Hour)})
 	}
-}
-
-// awaitParts waits until it decides about so many parts.
-func (g *generator) awaitParts(t *testing.T, want int) *generator {
-	t.Helper()
-	proctest.Eventually(t, fmt.Sprintf("%s has %d parts", g.options.Name, want), func() error {
-		if got := g.division.DecidedParts(time.Now()).Len(); got != want {
-			return fmt.Errorf("it has %d", got)
-		}
-		return nil
-	})
-	return g
-}
-
-// candidacy is how another polygen asks for the lead, and for no part.
-func candidacy(name string) bus.Candidacy {
-	return bus.Candidacy{Name: name, For: leadFor, Ask: parts.Ask{Number: time.Now().UnixNano()}}
 }
 
 func (g *generator) awaitLead(t *testing.T) *generator {
 	t.Helper()
 	proctest.Eventually(t, g.options.Name+" leads", func() error {
-		if !g.leading.Load() {
+		if !g.leads() {
 			return errors.New("it does not")
 		}
 		return nil
@@ -196,7 +182,7 @@ func (g *generator) awaitLead(t *testing.T) *generator {
 	return g
 }
 
-// agents play the agents of a cluster: they use what is limited, and hear what
+// agents play the agents of a cluster, the instances one and two: they use what is limited, and hear what
 // polygen says.
 type agents struct {
 	t   *testing.T
@@ -215,26 +201,34 @@ func startAgentsOn(t *testing.T, b *bus.Bus) *agents {
 	t.Helper()
 	a := &agents{t: t, bus: b}
 	ctx, cancel := context.WithCancel(t.Context())
-	connected, done := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	go func() {
-		defer close(done)
-		_ = a.bus.Subscribe(ctx, []bus.Channel{bus.PoliciesChannel}, func(e bus.Event) {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			switch e := e.(type) {
-			case bus.Connected:
-				once.Do(func() { close(connected) })
-			case bus.Policies:
-				a.heard = append(a.heard, e...)
-			}
-		})
-	}()
-	t.Cleanup(func() { cancel(); <-done })
-	select {
-	case <-connected:
-	case <-time.After(proctest.Patience):
-		t.Fatal("no subscription")
+	hear := func(subscribe func(handle func(bus.Event)) error) {
+		connected, done := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		go func() {
+			defer close(done)
+			_ = subscribe(func(e bus.Event) {
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				switch e := e.(type) {
+				case bus.Connected:
+					once.Do(func() { close(connected) })
+				case bus.Policies:
+					a.heard = append(a.heard, e...)
+				}
+			})
+		}()
+		t.Cleanup(func() { cancel(); <-done })
+		select {
+		case <-connected:
+		case <-time.After(proctest.Patience):
+			t.Fatal("no subscription")
+		}
+	}
+	hear(func(handle func(bus.Event)) error {
+		return b.Subscribe(ctx, []bus.Channel{bus.PoliciesChannel}, handle)
+	})
+	for _, instance := range []string{"one", "two"} {
+		hear(func(handle func(bus.Event)) error { return b.SubscribeOwn(ctx, instance, handle) })
 	}
 	return a
 }
@@ -311,19 +305,17 @@ type (
 	tick  time.Duration // the watch of requests in progress is looked at after so long
 	bytes time.Duration // and that of bandwidth
 	file  string        // new limits
-	lead  bool
+	leads bool
 	// together are events that came meanwhile: what they bring about is sent together
 	together []any
 )
 
-// play is what agents hear of events, a millisecond after each other, and when it
+// play is what a polygen sends for events, a millisecond after each other, and when it
 // ended by the clock of the generator.
-func play(t *testing.T, text string, events []any, change func(*Options)) (heard []policy.Message, end time.Time) {
+func play(t *testing.T, text string, events []any, change func(*Options)) (sent []policy.Message, end time.Time) {
 	t.Helper()
-	addr := redis(t)
-	a := startAgents(t, addr)
-	g := newGenerator(t, addr, "polygen", change)
-	g.decideAll(true)
+	g := newGenerator(t, "127.0.0.1:1", "polygen", change)
+	g.pretend(true)
 	reload := func(text string) {
 		g.write(t, text)
 		if err := g.Reload(); err != nil {
@@ -346,8 +338,8 @@ func play(t *testing.T, text string, events []any, change func(*Options)) (heard
 			g.bytes.Tick(now)
 		case file:
 			reload(string(e))
-		case lead:
-			g.decideAll(bool(e))
+		case leads:
+			g.pretend(bool(e))
 		case together:
 			for _, e := range e {
 				do(e)
@@ -359,24 +351,15 @@ func play(t *testing.T, text string, events []any, change func(*Options)) (heard
 	for _, e := range events {
 		now = now.Add(time.Millisecond)
 		do(e)
-		g.sendPolicies(t.Context())
-	}
-	// Policies that fail to be sent, on a slow machine, would be missing.
-	if n := testutil.ToFloat64(g.metrics.dropped); n != 0 {
-		t.Fatalf("policies dropped = %v: Redis did not answer", n)
-	}
-	// What follows the last one closes the list.
-	proctest.Eventually(t, "the last policy is sent", func() error {
-		return g.options.Bus.PublishPolicies(t.Context(), []policy.Message{policy.Limits{Version: "end"}})
-	})
-	proctest.Eventually(t, "it is heard", func() error {
-		if len(a.versions()) == 0 {
-			return errors.New("not yet")
+		d := g.takeDecisions()
+		all, divided := g.policies(&d)
+		if !g.leads() {
+			continue
 		}
-		return nil
-	})
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	last := slices.IndexFunc(a.heard, func(m policy.Message) bool { return m == policy.Message(policy.Limits{Version: "end"}) })
-	return a.heard[:last], now
+		sent = append(sent, all...)
+		for _, m := range divided {
+			sent = append(sent, m.Message)
+		}
+	}
+	return sent, now
 }

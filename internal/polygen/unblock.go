@@ -6,12 +6,10 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// Unblock lets a user in by hand: all polygens forget that the user is blocked, and the
-// one that decides about the user tells the instances.
+// Unblock lets a user in by hand: polygen forgets that the user is blocked, and tells the instances.
 func (p *Polygen) Unblock(ctx context.Context, a api.OverrideRequest) (api.Unblocked, error) {
 	set := p.set.Load()
 	key := a.User
@@ -24,15 +22,27 @@ func (p *Polygen) Unblock(ctx context.Context, a api.OverrideRequest) (api.Unblo
 	if !a.IsKey {
 		out.Name = api.NameOfUser(a.User)
 	}
-	err := p.options.Bus.PublishUnblock(ctx, bus.Unblock{Polygen: p.options.Name, User: key})
-	// A message whose answer was lost may have been published: to say that nobody was told would be a guess.
-	if err != nil {
-		err = fmt.Errorf("%w, so nobody was told for certain: %w", api.ErrUnavailable, err)
-	}
+	err := p.letIn(ctx, key)
 	out.Sent = err == nil
 	out.Note = unblockNote(u, out)
-	p.auditWrite(a, time.Time{}, nil, "", err)
+	p.auditWrite(a, time.Time{}, nil, err)
 	return out, err
+}
+
+// letIn has decide let a user in, by key.
+func (p *Polygen) letIn(ctx context.Context, user string) error {
+	if why := p.Ready(); why != nil {
+		return fmt.Errorf("%w, so no instance can be told: %w", api.ErrUnavailable, why)
+	}
+	if !p.leads() {
+		return fmt.Errorf("%w: ask again", api.ErrNotLeading)
+	}
+	select {
+	case p.unblocks <- user:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // unblockNote says what an operator can expect after letting a user in.

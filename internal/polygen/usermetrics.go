@@ -48,8 +48,7 @@ func (m UserMetrics) validate() error {
 	return nil
 }
 
-// userCollector reads the view when Prometheus asks. Each polygen has series of its own users: no user
-// has series of two.
+// userCollector reads the view when Prometheus asks the polygen that leads, so that no user has series of two.
 type userCollector struct {
 	p     *Polygen
 	names []string // of the named users
@@ -65,7 +64,7 @@ func newUserCollector(p *Polygen, m UserMetrics) *userCollector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, append([]string{"user"}, labels...), nil)
 	}
-	const whose = " of users with series of their own (--user-metrics), by the polygen that decides about the user."
+	const whose = " of users with series of their own (--user-metrics), by the polygen that leads."
 	c.rate = desc("sluice_user_requests_per_second", "Requests per second that were admitted, limited or not, or on average over the last minute or hour where that is more,"+whose, "tier")
 	c.progress = desc("sluice_user_requests_in_progress", "Requests in progress,"+whose)
 	c.bytes = desc("sluice_user_bytes_per_second", "Bytes per second moved under a bandwidth limit,"+whose, "direction")
@@ -88,7 +87,7 @@ func (c *userCollector) Describe(ch chan<- *prometheus.Desc) {
 // Collect sends what the users use now.
 func (c *userCollector) Collect(ch chan<- prometheus.Metric) {
 	// Without Redis it knows only what was. A gap in a graph says so, and a line that goes on flat does not.
-	if c.p.cutOff() != nil || len(c.names) == 0 && c.top.most == 0 {
+	if c.p.cutOff() != nil || !c.p.leads() || len(c.names) == 0 && c.top.most == 0 {
 		return
 	}
 	said := map[string]bool{}
@@ -149,8 +148,7 @@ func (c *userCollector) userRows() map[string]userUse {
 	read := func(key string) userUse {
 		return userUse{seen.view.UserLately(now, key), seen.view.RequestRate(now, key)}
 	}
-	// Those of others would be 0 here, beside what their polygens tell of them.
-	keys := slices.DeleteFunc(keysOf(c.names), func(key string) bool { return !seen.shards.HasUser(seen.kept, key) })
+	keys := keysOf(c.names)
 	// Also without reports: a graph should show 0, not a gap.
 	for _, key := range keys {
 		rows[key] = read(key)
@@ -181,7 +179,6 @@ func (c *userCollector) topKeys() []string {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Its own users alone: the others' polygens have series of theirs.
 	list := func(by api.Sort, n int) []api.Summary { return c.p.lookTop(c.p.clock.Now(), by, n).Tops[by] }
 	return c.top.update(time.Now(), busiest(list, c.top.most/2))
 }

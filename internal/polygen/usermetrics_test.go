@@ -17,7 +17,6 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -43,7 +42,7 @@ func metered(t *testing.T, m UserMetrics, events func(now time.Time) []bus.Event
 		t.Fatal(err)
 	}
 	g.set.Store(set)
-	g.leading.Store(true)
+	g.pretend(true)
 	now := g.clock.Now()
 	for _, e := range events(now) {
 		g.showEvent(now, e)
@@ -140,9 +139,9 @@ func TestUserMetrics(t *testing.T) {
 		if problems, err := testutil.GatherAndLint(g.registry); err != nil || len(problems) > 0 {
 			t.Errorf("lint: %v, %v", problems, err)
 		}
-		g.division.TakeAnswer(time.Now(), parts.Answer{})
+		g.pretend(false)
 		if got := g.series(t); len(got) > 0 {
-			t.Errorf("a polygen that decides about other users has the series %q, want none", got)
+			t.Errorf("a standby has the series %q, want none", got)
 		}
 	})
 }

@@ -615,11 +615,10 @@ func TestSharesEndToEnd(t *testing.T) {
 	other := open(t, addr, 1) // the other instance's and polygen's
 	heard := make(chan bandwidth.Report, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	subscribed, wanted := make(chan struct{}), make(chan []int, 1)
-	wanted <- []int{0}
+	subscribed := make(chan struct{})
 	go func() {
 		defer close(subscribed)
-		_ = other.SubscribeReports(ctx, wanted, func(e bus.Event) {
+		_ = other.SubscribeReports(ctx, func(e bus.Event) {
 			if d, ok := e.(bus.Demand); ok {
 				select {
 				case heard <- d[0]:
@@ -660,7 +659,7 @@ func TestSharesEndToEnd(t *testing.T) {
 		if err := ask(); err != nil {
 			return err
 		}
-		return other.PublishPolicies(t.Context(), []policy.Message{divided("begin", bandwidth.Down, 9*mib, 3*mib)})
+		return other.PublishTo(t.Context(), []policy.Addressed{{Message: divided("begin", bandwidth.Down, 9*mib, 3*mib), To: []string{"a"}}})
 	})
 }
 

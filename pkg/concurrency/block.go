@@ -60,6 +60,6 @@ func (w *Watch) Unblock(at time.Time, user string) {
 		delete(w.users, user)
 	}
 	delete(w.blocks, user)
-	// Also of a user who is not known: another polygen may have blocked them.
+	// Also of a user who is not known: the polygen that led before may have blocked them.
 	w.unblocks[user], w.byHand[user] = struct{}{}, struct{}{}
 }

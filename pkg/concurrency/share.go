@@ -111,7 +111,11 @@ func (a *Agent) Share(at time.Time, s Sharing) {
 		return
 	}
 	before := a.shareOf(u, now)
-	// Whom polygen does not name wants nothing, and gets nothing.
+	// For the instances that were not given any.
+	if len(s.Shares) == 0 && u.share.slots > 0 && now < u.share.until {
+		return
+	}
+	// An instance that is not named wants nothing, and gets nothing.
 	u.share = share{until: min(s.Until.UnixNano()+a.setBack, now+int64(shareFor))}
 	for _, part := range s.Shares {
 		if part.Instance == a.config.Instance {

@@ -15,13 +15,31 @@ const (
 	// user and tick, for nothing.
 	shareAgain = time.Second
 	shareFor   = 3 * time.Second
+	// othersAgain is how often the instances hear of a division in which they have no share: one of them may have begun to
+	// hold slots, in its HAProxy.
+	othersAgain = 1500 * time.Millisecond
 )
 
-// A Sharing is how a user's slots are best divided among the instances.
+// A Sharing is how a user's slots are best divided among the instances. One without shares tells instances that were
+// not given any that they have 0.
 type Sharing struct {
 	User   string
 	Until  time.Time
 	Shares []Share // of those that want any; sorted by instance
+	// Before are the instances that had a share in the division before, sorted: those that are not in Shares must hear that
+	// theirs has ended.
+	Before []string
+	Others bool // all other instances should hear that they have none
+}
+
+// Concerned are the instances that the shares are for, sorted: those that have one, and those that had.
+func (s *Sharing) Concerned() []string {
+	concerned := slices.Clone(s.Before)
+	for _, share := range s.Shares {
+		concerned = append(concerned, share.Instance)
+	}
+	slices.Sort(concerned)
+	return slices.Compact(concerned)
 }
 
 // shareSlots divides the slots of a user near the limit. Instances that have not
@@ -58,8 +76,15 @@ func (w *Watch) shareSlots(u *watched, at time.Time) {
 	if slices.Equal(s, u.shared) && now-u.sharedAt < int64(shareAgain) {
 		return
 	}
+	sharing := Sharing{User: u.name, Until: at.Add(shareFor), Shares: s}
+	for _, share := range u.shared {
+		sharing.Before = append(sharing.Before, share.Instance)
+	}
+	if now-u.othersAt >= int64(othersAgain) {
+		u.othersAt, sharing.Others = now, true
+	}
 	u.shared, u.sharedAt = s, now
-	w.sharings = append(w.sharings, Sharing{User: u.name, Until: at.Add(shareFor), Shares: s})
+	w.sharings = append(w.sharings, sharing)
 }
 
 func (u *watched) refusedSince(t int64) bool {

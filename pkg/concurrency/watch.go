@@ -60,6 +60,7 @@ type watched struct {
 
 	shared   []Share // as last sent
 	sharedAt int64
+	othersAt int64              // when all other instances last heard of it
 	withheld map[string]float64 // by these shares, of each instance
 	dealtAt  int64              // when that was last added to the credits
 }
@@ -95,7 +96,7 @@ func (w *Watch) Observe(at time.Time, r Report) {
 			w.dropped++
 			return
 		}
-		u = &watched{name: r.User, credits: make(map[string]float64), blockedAt: now - int64(blockGap)}
+		u = &watched{name: r.User, credits: make(map[string]float64), blockedAt: now - int64(blockGap), othersAt: now - int64(othersAgain)}
 		w.users[r.User] = u
 	}
 	u.limit = NewLimit(r.Limit, w.margin)

@@ -243,7 +243,7 @@ func TestWatch(t *testing.T) {
 				if st.sharing != nil {
 					want = []concurrency.Sharing{{User: "u", Until: ms(st.at + 3000), Shares: st.sharing}}
 				}
-				if diff := cmp.Diff(want, got.Sharings, cmpopts.EquateEmpty()); diff != "" {
+				if diff := cmp.Diff(want, got.Sharings, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(concurrency.Sharing{}, "Before", "Others")); diff != "" {
 					t.Errorf("step %d: sharings (-want +got):\n%s", i, diff)
 				}
 				if got.IsEmpty() == (st.blocks || st.unblocks || st.sharing != nil) {
@@ -251,6 +251,32 @@ func TestWatch(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An instance whose share has ended is told, and all others are from time to time.
+func TestWatchSharingConcerns(t *testing.T) {
+	w := concurrency.NewWatch(0)
+	w.Instances(t0, []string{"a", "b", "c"})
+	for _, step := range []struct {
+		at        int // ms
+		active    map[string]int
+		concerned string
+		others    bool
+	}{
+		{0, map[string]int{"a": 5, "b": 5}, "[a b]", true},
+		{100, map[string]int{"b": 0, "a": 10}, "[a b]", false},
+		{200, map[string]int{"a": 10, "b": 0, "c": 1}, "[a c]", false},
+		{1600, map[string]int{"a": 10, "b": 0, "c": 1}, "[a c]", true},
+	} {
+		for instance, active := range step.active {
+			w.Observe(ms(step.at), concurrency.Report{Instance: instance, User: "u", Active: active, Limit: 10})
+		}
+		w.Tick(ms(step.at))
+		got := w.Decisions().Sharings
+		if len(got) != 1 || fmt.Sprint(got[0].Concerned()) != step.concerned || got[0].Others != step.others {
+			t.Errorf("%d ms: %+v, want one sharing that concerns %s, and the others: %v", step.at, got, step.concerned, step.others)
+		}
 	}
 }
 

@@ -40,7 +40,6 @@ type Throttle struct {
 	Key         Key
 	WindowStart int64 // at which the window begins
 	Limit       int
-	Instances   []string // the only ones that are to hear of it, sorted; nil: all that serve the user
 }
 
 // Watch compares the pool's totals with the limits: it is polygen's view of the
@@ -55,7 +54,6 @@ type Watch struct {
 	dropped uint64
 	hints   []Hint
 	spent   []Throttle
-	late    []Throttle
 }
 
 type watched struct {
@@ -70,7 +68,6 @@ type watched struct {
 type sharer struct {
 	instance string
 	last     int64 // when it was last heard of, ns
-	told     int64 // the last second of which it was to hear that the window is spent
 }
 
 // NewWatch returns a watch that knows of nothing. A strict watch calls keys hot
@@ -96,7 +93,7 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 		return
 	}
 	o := w.watched(k)
-	s, begins := o.heard(now, instance)
+	begins := o.heard(now, instance)
 	o.newcomer = o.newcomer || begins
 	if 100*total >= w.percent*limit && now-o.hinted >= int64(newcomerGap) {
 		// Where most have no request of the user in a second there are newcomers all the time.
@@ -106,33 +103,11 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 			w.hints = append(w.hints, Hint{Key: k, Until: at.Add(hintSpan), Instances: sharers})
 		}
 	}
-	switch {
 	// Once for each window: the throttle lasts until it ends.
-	case total >= limit && o.throttled < sec:
+	if total >= limit && o.throttled < sec {
 		o.throttled, o.over = sec, end*second
-		w.spent = append(w.spent, Throttle{Key: k, WindowStart: sec, Limit: limit, Instances: o.tell(now, sec, limit)})
-	case o.throttled == sec && now < o.over && s.told != sec:
-		s.told = sec
-		w.late = append(w.late, Throttle{Key: k, WindowStart: sec, Limit: limit, Instances: []string{instance}})
+		w.spent = append(w.spent, Throttle{Key: k, WindowStart: sec, Limit: limit})
 	}
-}
-
-// tell notes which agents are to hear that a window is spent, and returns them, nil for all that serve the user.
-func (o *watched) tell(now, sec int64, limit int) (only []string) {
-	many := o.sharers(now) > manySharers*limit
-	for i := range o.agents {
-		s := &o.agents[i]
-		switch {
-		case !many && s.shares(now):
-			s.told = sec
-		// Who has not asked in this window has hardly a request to refuse in the rest of it. If it has, it asks, and is
-		// told then.
-		case many && s.last >= sec*second:
-			s.told = sec
-			only = append(only, s.instance)
-		}
-	}
-	return only
 }
 
 // watched is what is known of a key. When there are too many, those not heard of for
@@ -157,7 +132,7 @@ func (w *Watch) watched(k Key) *watched {
 }
 
 // heard notes that an agent serves the key, and reports whether it has begun to.
-func (o *watched) heard(now int64, instance string) (s *sharer, begins bool) {
+func (o *watched) heard(now int64, instance string) (begins bool) {
 	find := func() (int, bool) {
 		return slices.BinarySearchFunc(o.agents, instance, func(s sharer, instance string) int { return strings.Compare(s.instance, instance) })
 	}
@@ -168,10 +143,10 @@ func (o *watched) heard(now int64, instance string) (s *sharer, begins bool) {
 		at, _ = find()
 		o.agents = slices.Insert(o.agents, at, sharer{instance: instance})
 	}
-	s = &o.agents[at]
+	s := &o.agents[at]
 	begins = !found || !s.shares(now)
 	s.last = now
-	return s, begins
+	return begins
 }
 
 func (s sharer) shares(now int64) bool { return now-s.last < int64(watchSpan) }
@@ -197,14 +172,6 @@ func (w *Watch) Decisions() ([]Hint, []Throttle) {
 		return cmp.Or(compareKeys(a.Key, b.Key), cmp.Compare(a.WindowStart, b.WindowStart))
 	})
 	return hints, spent
-}
-
-// Latecomers are throttles of windows that were found spent before, each for an instance that
-// asks and was not to hear of it then; those since the last call.
-func (w *Watch) Latecomers() []Throttle {
-	late := w.late
-	w.late = nil
-	return late
 }
 
 // Forget drops what was not heard of for a while: after 3 s at the earliest, and 6 s at the latest if it is

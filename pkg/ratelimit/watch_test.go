@@ -139,72 +139,21 @@ func TestWatchForgets(t *testing.T) {
 	}
 }
 
-// An instance that begins to serve a user whose window is spent is told so, once.
-func TestWatchTellsLatecomers(t *testing.T) {
+// Of more agents than have requests of the user in a window, none is a newcomer that needs a hint of its own.
+func TestWatchHintsOfManyAgents(t *testing.T) {
 	w := ratelimit.NewWatch(false)
 	k := ratelimit.Key{Class: "GET", User: "u"}
-	late := func(second int64, instance string) []ratelimit.Throttle {
-		return []ratelimit.Throttle{{Key: k, WindowStart: second, Limit: 10, Instances: []string{instance}}}
-	}
-	s := t0.Unix()
-	for i, step := range []struct {
+	for _, step := range []struct {
 		at       int // ms
 		instance string
-		second   int64
-		total    int
-		late     []ratelimit.Throttle
+		hints    int
 	}{
-		{1, "a", s, 10, nil}, // which has spent it
-		{2, "b", s, 10, late(s, "b")},
-		{3, "b", s, 10, nil},
-		{4, "c", s + 1, 1, nil}, // of a window that is not spent
-		{1000, "d", s + 1, 9, nil},
-		{1001, "a", s + 1, 10, nil},
-		{1002, "e", s + 1, 10, late(s+1, "e")},
-		{1003, "f", s, 10, nil}, // of one that is over
+		{1, "a", 1}, {2, "b", 0}, {501, "c", 1}, // three: a newcomer
+		{502, "d", 0}, {503, "e", 0}, {1002, "f", 0}, {2001, "f", 1}, // six: after hintGap
 	} {
-		w.Observe(ms(step.at), step.instance, k, step.second, step.total, 10)
-		if diff := cmp.Diff(step.late, w.Latecomers()); diff != "" {
-			t.Errorf("step %d (-want +got):\n%s", i, diff)
-		}
-	}
-}
-
-// Of more agents than have requests of the user in a window, those are told that ask in it.
-func TestWatchTellsWhoAsks(t *testing.T) {
-	w := ratelimit.NewWatch(false)
-	k := ratelimit.Key{Class: "GET", User: "u"}
-	s := t0.Unix()
-	spent := func(second int64, instances ...string) []ratelimit.Throttle {
-		return []ratelimit.Throttle{{Key: k, WindowStart: second, Limit: 2, Instances: instances}}
-	}
-	for i, step := range []struct {
-		at          int // ms
-		instance    string
-		total       int
-		spent, late []ratelimit.Throttle
-		hints       int
-	}{
-		{1, "b", 1, nil, nil, 0},
-		{2, "a", 2, spent(s), nil, 1}, // two of them: all are told
-		{3, "a", 2, nil, nil, 0},
-		{4, "c", 2, nil, spent(s, "c"), 0},
-		{5, "d", 2, nil, spent(s, "d"), 0},
-		{6, "e", 2, nil, spent(s, "e"), 0},
-		{1001, "e", 1, nil, nil, 0},
-		{1002, "d", 2, spent(s+1, "d", "e"), nil, 0}, // five
-		{1003, "a", 2, nil, spent(s+1, "a"), 0},
-		{1004, "a", 2, nil, nil, 0},
-		{1502, "f", 2, nil, spent(s+1, "f"), 1},
-		{2003, "g", 2, spent(s+2, "g"), nil, 0}, // a newcomer, as there are all the time
-	} {
-		w.Observe(ms(step.at), step.instance, k, s+int64(step.at/1000), step.total, 2)
-		hints, got := w.Decisions()
-		if diff := cmp.Diff(step.spent, got); diff != "" || len(hints) != step.hints {
-			t.Errorf("step %d: %d hints, want %d; throttles (-want +got):\n%s", i, len(hints), step.hints, diff)
-		}
-		if diff := cmp.Diff(step.late, w.Latecomers()); diff != "" {
-			t.Errorf("step %d: latecomers (-want +got):\n%s", i, diff)
+		w.Observe(ms(step.at), step.instance, k, t0.Unix()+int64(step.at/1000), 2, 2)
+		if hints, _ := w.Decisions(); len(hints) != step.hints {
+			t.Errorf("%d ms: %d hints, want %d", step.at, len(hints), step.hints)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/test/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
@@ -77,10 +78,11 @@ users: {steady: steady, asked: asked, bob: steady}
 		for _, channel := range []string{"sluice:policies", "sluice:{0}:usage", "sluice:instances"} {
 			proctest.RedisCommand(t, s.RedisAddr, "PUBLISH", channel, strings.ReplaceAll(message, "\x00", "\x01"))
 		}
+		publishPacked(t, s.RedisAddr, message)
 	}
 	scene.AwaitMetric(t, in.Admin, `sluice_bus_malformed_total{channel="sluice:policies"}`, func(n float64) bool { return n >= 4 })
 	// Nor has a throttle of a far second an effect.
-	proctest.RedisCommand(t, s.RedisAddr, "PUBLISH", "sluice:policies", fmt.Sprintf("1 throttle \"GET\" \"bob\" %d 1\n", time.Now().Add(time.Hour).Unix()))
+	publishPacked(t, s.RedisAddr, fmt.Sprintf("1 throttle \"GET\" \"bob\" %d 1\n", time.Now().Add(time.Hour).Unix()))
 	if res, _ := scene.Get(t, in.Address, "bob"); res.StatusCode != http.StatusOK {
 		t.Errorf("bob got %d", res.StatusCode)
 	}
@@ -90,6 +92,22 @@ users: {steady: steady, asked: asked, bob: steady}
 	r := s.Offer(t, "even", 300, 2*time.Second, scene.GETs("steady"))
 	scene.CheckAnswered(t, r)
 	scene.CheckLimit(t, r, "steady", 20, 0.9)
+}
+
+// publishPacked publishes lines of policies as polygen does.
+func publishPacked(t *testing.T, redis, lines string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", redis)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	packed := policy.Pack([]byte(lines))
+	fmt.Fprintf(conn, "*3\r\n$7\r\nPUBLISH\r\n$15\r\nsluice:policies\r\n$%d\r\n%s\r\n", len(packed), packed)
+	answer := make([]byte, 1)
+	if _, err := conn.Read(answer); err != nil || answer[0] != ':' {
+		t.Fatalf("PUBLISH = %q, %v", answer, err)
+	}
 }
 
 // garbageOnSockets writes to the sockets of the agent and of HAProxy's peers. Requests about which the agent is asked go on.

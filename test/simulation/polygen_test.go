@@ -1,7 +1,6 @@
 package simulation_test
 
 import (
-	"slices"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
@@ -11,10 +10,8 @@ import (
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-const audienceSpan = 3 * time.Second
-
 // polygen hears what the agents report, and decides: the watches, and what internal/polygen does
-// around them. The one that leads decides about all users.
+// around them. One leads; the others decide the same, and send nothing.
 type polygen struct {
 	process
 	number int
@@ -24,15 +21,13 @@ type polygen struct {
 	slots  *concurrency.Watch
 	bytes  *bandwidth.Watch
 	live   []string
-	heard  map[string]map[string]time.Time // who serves a user
-	born   time.Time
 
 	leadsTo time.Time // by this machine's clock
 }
 
 func (p *polygen) start() {
 	p.rates, p.slots, p.bytes = ratelimit.NewWatch(false), concurrency.NewWatch(0), bandwidth.NewWatch()
-	p.live, p.heard, p.born, p.leadsTo = nil, make(map[string]map[string]time.Time), p.world.Now, time.Time{}
+	p.live, p.leadsTo = nil, time.Time{}
 	p.clock = clock.Clock{}
 	p.every(100*time.Millisecond, func() { p.slots.Tick(p.now()); p.send() })
 	p.every(50*time.Millisecond, func() { p.bytes.Tick(p.now()); p.send() })
@@ -104,16 +99,8 @@ func (w *world) report(hear func(p *polygen)) {
 	}
 }
 
-func (p *polygen) serves(user, instance string) {
-	if p.heard[user] == nil {
-		p.heard[user] = make(map[string]time.Time)
-	}
-	p.heard[user][instance] = p.world.Now
-}
-
 func (p *polygen) usage(instance string, entries []bus.UsageEntry) {
 	for _, u := range entries {
-		p.serves(u.Key.User, instance)
 		limit := 0
 		for _, r := range p.world.users[userNumber(u.Key.User)].rates {
 			if r.Window == u.Key.Window {
@@ -126,36 +113,19 @@ func (p *polygen) usage(instance string, entries []bus.UsageEntry) {
 
 func (p *polygen) progress(instance string, asks []concurrency.Ask) {
 	for _, a := range asks {
-		p.serves(a.User, instance)
 		p.slots.Observe(p.now(), concurrency.Report{Instance: instance, User: a.User, Active: a.Active, Refused: a.Refused, Limit: a.Limit})
 	}
 }
 
 func (p *polygen) demand(reports []bandwidth.Report) {
 	for _, r := range reports {
-		p.serves(r.User, r.Instance)
 		p.bytes.Observe(p.now(), r, [2]int64{bandwidth.Down: p.world.users[userNumber(r.User)].down})
 	}
-}
-
-// serving is who serves a user, or all.
-func (p *polygen) serving(user string) (serve []string) {
-	now := p.world.Now
-	for name, at := range p.heard[user] {
-		if now.Sub(at) < audienceSpan {
-			serve = append(serve, name)
-		}
-	}
-	if len(serve) == 0 || now.Sub(p.born) < audienceSpan {
-		return p.live
-	}
-	return serve
 }
 
 // send sends what the watches have decided, if this one leads.
 func (p *polygen) send() {
 	hints, throttles := p.rates.Decisions()
-	throttles = slices.Concat(throttles, p.rates.Latecomers())
 	slots, shares := p.slots.Decisions(), p.bytes.Sharings()
 	for _, s := range shares {
 		p.world.judge.divided(p, s)
@@ -171,35 +141,26 @@ func (p *polygen) send() {
 	}
 	for _, user := range slots.Unblocks {
 		p.world.judge.told(user, false)
-		post(p.serving(user), func(a *agent, now time.Time) { a.slots.Unblock(now, user) })
+		post(p.live, func(a *agent, now time.Time) { a.slots.Unblock(now, user) })
 	}
 	for _, t := range throttles {
-		to := t.Instances
-		if to == nil {
-			to = p.serving(t.Key.User)
-		}
-		post(to, func(a *agent, now time.Time) { a.tokens.Throttle(now, t.Key, t.WindowStart, t.Limit) })
+		post(p.live, func(a *agent, now time.Time) { a.tokens.Throttle(now, t.Key, t.WindowStart, t.Limit) })
 	}
 	for _, b := range slots.Blocks {
 		p.world.judge.told(b.User, true)
-		post(p.serving(b.User), func(a *agent, now time.Time) { a.slots.Block(now, b.User, b.Limit) })
+		post(p.live, func(a *agent, now time.Time) { a.slots.Block(now, b.User, b.Limit) })
 	}
 	for _, s := range slots.Sharings {
-		post(p.serving(s.User), func(a *agent, now time.Time) { a.slots.Share(now, s) })
+		if s.Others {
+			post(p.live, func(a *agent, now time.Time) { a.slots.Share(now, concurrency.Sharing{User: s.User, Until: s.Until}) })
+		}
+		post(s.Concerned(), func(a *agent, now time.Time) { a.slots.Share(now, s) })
 	}
 	for _, s := range shares {
-		to := s.Concerned()
-		if p.world.Now.Sub(p.born) < audienceSpan {
-			to = p.live
-		}
-		post(to, func(a *agent, now time.Time) { a.bytes.Share(now, s) })
+		post(s.Concerned(), func(a *agent, now time.Time) { a.bytes.Share(now, s) })
 	}
 	for _, h := range hints {
-		n := h.Instances
-		if len(p.heard[h.Key.User]) == 0 {
-			n = 0
-		}
-		post(p.serving(h.Key.User), func(a *agent, now time.Time) { a.tokens.MarkHot(now, h.Key, h.Until, n) })
+		post(p.live, func(a *agent, now time.Time) { a.tokens.MarkHot(now, h.Key, h.Until, h.Instances) })
 	}
 	if len(mail) > 0 {
 		p.publish(mail)

@@ -55,12 +55,11 @@ function points(samples) {
 // status, which is read aloud: it may be another one each second.
 export function showFrom(from) {
   const cut = Boolean(from.degraded);
-  const partial = cut && from.degraded.startsWith("polygen"); // others did not answer
   text($("polygen"), from.polygen);
-  text($("leading"), partial ? "incomplete" : cut ? "cut off" : from.leading ? "leads" : "follows");
+  text($("leading"), cut ? "cut off" : from.leading ? "leads" : "follows");
   attribute($("leading"), "data-state", cut ? "cut" : undefined);
-  attribute($("leading"), "title", cut ? undefined : from.leading ? "This polygen leads: it publishes the limits." : "Another polygen leads; this one answers for all.");
-  text($("degraded"), partial ? "Some users are missing here." : cut ? "This polygen is cut off: what is seen here may be old." : "");
+  attribute($("leading"), "title", cut ? undefined : from.leading ? "This polygen leads: it publishes the limits." : "This polygen does not lead.");
+  text($("degraded"), cut ? "This polygen is cut off: what is seen here may be old." : "");
   text($("degraded-why"), cut ? shorten(shown(from.degraded), 400) : "");
   text($("version"), "limits " + from.version.slice(0, 12));
   attribute($("version"), "title", from.version);

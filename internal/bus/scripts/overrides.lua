@@ -1,22 +1,12 @@
--- Reads what was set by hand, or replaces it if nobody else has meanwhile.
+-- Replaces what was set by hand by a later version.
 --
 -- KEYS  overrides
--- ARGV  'read' and the version that the caller knows, or
---       'keep', the version that it replaces ('' for none), the new version, list and
---       removals, and how long they are needed, in milliseconds
--- Returns the version in force then, '' for none; when a reader does not know that
--- version, the list and the removals too. They are kept at least as long as those before
--- them would have been: a polygen that was cut off for a while hears of a removal then, too.
+-- ARGV  the version, which begins with its number, the list, and how long it is needed, in milliseconds
+-- Returns 1, or 0 if the version in force is as late.
 
-local version = redis.call('HGET', KEYS[1], 'version') or ''
-if ARGV[1] == 'read' then
-  if version == '' or version == ARGV[2] then return {version} end
-  return {version, redis.call('HGET', KEYS[1], 'list') or '', redis.call('HGET', KEYS[1], 'removed') or ''}
-end
-
--- Somebody else was first: what they set is not in the caller's list, and would be lost.
-if version ~= ARGV[2] then return {version} end
-local ttl = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[6]))
-redis.call('HSET', KEYS[1], 'version', ARGV[3], 'list', ARGV[4], 'removed', ARGV[5])
+local function number(version) return tonumber(string.match(version or '', '^%d+') or 0) end
+if number(redis.call('HGET', KEYS[1], 'version') or '') >= number(ARGV[1]) then return 0 end
+local ttl = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[3]))
+redis.call('HSET', KEYS[1], 'version', ARGV[1], 'list', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ttl)
-return {ARGV[3]}
+return 1

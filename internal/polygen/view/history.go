@@ -101,9 +101,6 @@ func (h *Histories) RememberLimited(at time.Time, key string) {
 	h.Remember(at, key)
 }
 
-// Keep forgets all users but those who are to be kept.
-func (h *Histories) Keep(kept func(key string) bool) { h.users.keepOnly(kept) }
-
 // Len is how many users are remembered.
 func (h *Histories) Len() int { return h.users.length() }
 

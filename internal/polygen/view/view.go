@@ -395,13 +395,6 @@ func (v *View) Forget(at time.Time) {
 	v.unknown.removeOldest(maxForgotten, func(s *stranger) bool { return s.seen <= forgotten })
 }
 
-// Keep forgets all users but those who are to be kept.
-func (v *View) Keep(kept func(key string) bool) {
-	v.users.keepOnly(kept)
-	v.costs.keepOnly(kept)
-	v.unknown.keepOnly(kept)
-}
-
 // Counts is how many users are known, and how many of those whom the file does not name.
 func (v *View) Counts() (users, unknown int) { return v.users.length(), v.unknown.length() }
 

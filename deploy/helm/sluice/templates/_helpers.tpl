@@ -128,6 +128,7 @@ SLUICE_RUNTIME: /run/sluice/runtime.sock
 {{- $_ := set $env "SLUICE_ADMIN_TOKEN_FILE" "/etc/sluice/admin/token" -}}
 {{- $_ := set $env "SLUICE_ADMIN_CERT" "/etc/sluice/admin/tls.crt" -}}
 {{- $_ := set $env "SLUICE_ADMIN_KEY" "/etc/sluice/admin/tls.key" -}}
+{{- if eq $daemon "polygen" }}{{ $_ := set $env "SLUICE_ADVERTISE" "https://$(POD_IP):9090" }}{{ end -}}
 {{- end -}}
 {{- include "sluice.env" (merge (deepCopy (index $.Values $daemon).env) $env) }}
 {{- end }}
