@@ -227,34 +227,61 @@ func eventuallyEqual[T comparable](t *testing.T, what string, want T, get func()
 	})
 }
 
-func TestHAProxyIsTaught(t *testing.T) {
-	for _, network := range []string{"unix", "tcp"} {
-		t.Run(network, func(t *testing.T) {
-			s := newStand(t, network)
-			c, _ := s.start()
-			v := s.visitor()
-			if got := v.status("GET|bob"); got != http.StatusOK {
-				t.Errorf("status before = %d, want 200", got)
+// Tests of one HAProxy, whose tables are empty before each. The last one kills it.
+func TestHAProxy(t *testing.T) {
+	s := newStand(t, "unix")
+	options := s.opts
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *stand)
+	}{
+		{"is taught", testHAProxyIsTaught},
+		{"forgets after the ttl", testHAProxyForgetsAfterTTL},
+		{"keeps keys intact", testHAProxyKeepsKeysIntact},
+		{"takes many entries", testHAProxyTakesManyEntries},
+		{"tells requests in progress", testHAProxyTellsRequestsInProgress},
+		{"teaches a client that restarts", testClientRestarts},
+		{"refuses an unknown peer", testHAProxyRefusesUnknownPeer},
+		{"is taught again when it restarts", testHAProxyRestarts},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s.t, s.opts = t, options
+			for _, table := range []string{"active", "throttle", "block", "brief"} {
+				s.command("clear table sluice/" + table)
 			}
-			teach := func(value uint64) int { // again and again, for it ends
-				c.Teach("/throttle", "GET|bob", Values{GPT0: value}, 5*time.Second)
-				return v.status("GET|bob")
-			}
-			eventuallyEqual(t, "throttled", http.StatusTooManyRequests, func() int { return teach(1) })
-			if got := v.status("GET|eve"); got != http.StatusOK {
-				t.Errorf("status of another key = %d, want 200", got)
-			}
-			eventuallyEqual(t, "lifted", http.StatusOK, func() int { return teach(0) })
+			s.mu.Lock()
+			clear(s.seen)
+			s.states = nil
+			s.mu.Unlock()
+			test.run(t, s)
 		})
 	}
+}
+
+func TestHAProxyIsTaughtOverTCP(t *testing.T) { testHAProxyIsTaught(t, newStand(t, "tcp")) }
+
+func testHAProxyIsTaught(t *testing.T, s *stand) {
+	c, _ := s.start()
+	v := s.visitor()
+	if got := v.status("GET|bob"); got != http.StatusOK {
+		t.Errorf("status before = %d, want 200", got)
+	}
+	teach := func(value uint64) int { // again and again, because it ends
+		c.Teach("/throttle", "GET|bob", Values{GPT0: value}, 5*time.Second)
+		return v.status("GET|bob")
+	}
+	eventuallyEqual(t, "throttled", http.StatusTooManyRequests, func() int { return teach(1) })
+	if got := v.status("GET|eve"); got != http.StatusOK {
+		t.Errorf("status of another key = %d, want 200", got)
+	}
+	eventuallyEqual(t, "lifted", http.StatusOK, func() int { return teach(0) })
 }
 
 // An entry has the ttl it was taught with, and ends by itself, not before it.
 // HAProxy 2.6 and 3.0 look at a new entry for the first time after the table's
 // expire, so there it may outlast a shorter ttl by as much: whatever depends on
 // the end has to be in the entry's values.
-func TestHAProxyForgetsAfterTTL(t *testing.T) {
-	s := newStand(t, "unix")
+func testHAProxyForgetsAfterTTL(t *testing.T, s *stand) {
 	s.opts.Teach = append(s.opts.Teach, Table{Name: "/brief", KeyLen: 32, Expire: time.Second, Data: []DataType{GPT0}})
 	c, _ := s.start()
 
@@ -279,14 +306,12 @@ func TestHAProxyForgetsAfterTTL(t *testing.T) {
 	})
 	eventuallyEqual(t, "entries after the ttl", 0, func() int { return s.used("/brief") })
 	lasted := time.Since(taught)
-	t.Logf("HAProxy %s: an entry taught for %v lasted %v", proctest.HAProxyVersion(t), ttl, lasted.Round(time.Millisecond))
 	if lasted < ttl-10*time.Millisecond { // HAProxy's clock ticks in milliseconds
 		t.Errorf("an entry taught for %v lasted %v", ttl, lasted)
 	}
 }
 
-func TestHAProxyKeepsKeysIntact(t *testing.T) {
-	s := newStand(t, "unix")
+func testHAProxyKeepsKeysIntact(t *testing.T, s *stand) {
 	c, _ := s.start()
 	v := s.visitor()
 	keys := []string{
@@ -322,24 +347,18 @@ func TestHAProxyKeepsKeysIntact(t *testing.T) {
 	})
 }
 
-func TestHAProxyTakesManyEntries(t *testing.T) {
+func testHAProxyTakesManyEntries(t *testing.T, s *stand) {
 	const n = 20_000
-	s := newStand(t, "unix")
 	c, _ := s.start()
-	start := time.Now()
 	for i := range n {
 		c.Teach("/block", fmt.Sprintf("user %d", i), Values{GPT0: 1}, time.Minute)
 	}
-	taught := time.Since(start)
 	eventuallyEqual(t, "entries of HAProxy", n, func() int { return s.used("/block") })
-	t.Logf("HAProxy %s: %d entries: taught in %v, all there after %v", proctest.HAProxyVersion(t), n,
-		taught.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
 }
 
 // Requests in progress are known as they begin and end, over one connection
 // that is kept alive.
-func TestHAProxyTellsRequestsInProgress(t *testing.T) {
-	s := newStand(t, "unix")
+func testHAProxyTellsRequestsInProgress(t *testing.T, s *stand) {
 	s.start()
 	v := s.visitor()
 	for i := range uint64(3) {
@@ -359,8 +378,7 @@ func TestHAProxyTellsRequestsInProgress(t *testing.T) {
 }
 
 // A new client is taught by HAProxy, and HAProxy by it, at once.
-func TestClientRestarts(t *testing.T) {
-	s := newStand(t, "unix")
+func testClientRestarts(t *testing.T, s *stand) {
 	_, stop := s.start()
 	s.hold.Lock()
 	v := s.visitor()
@@ -372,10 +390,8 @@ func TestClientRestarts(t *testing.T) {
 	s.states = nil
 	s.mu.Unlock()
 
-	start := time.Now()
 	s.start()
 	eventuallyEqual(t, "in progress, learned again", 1, func() uint64 { return s.learned("/active", "bob").Values[ConnCur] })
-	t.Logf("HAProxy %s: learned again %v after the client's start", proctest.HAProxyVersion(t), time.Since(start).Round(time.Millisecond))
 	eventuallyEqual(t, "synced", true, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -386,8 +402,7 @@ func TestClientRestarts(t *testing.T) {
 }
 
 // A new HAProxy is taught what still holds, with the time that is left.
-func TestHAProxyRestarts(t *testing.T) {
-	s := newStand(t, "unix")
+func testHAProxyRestarts(t *testing.T, s *stand) {
 	c, _ := s.start()
 	taught := time.Now()
 	c.Teach("/block", "bob", Values{GPT0: 1}, time.Minute)
@@ -403,8 +418,6 @@ func TestHAProxyRestarts(t *testing.T) {
 	s.haproxy()
 	start := time.Now()
 	eventuallyEqual(t, "entries after", 1, func() int { return s.used("/block") })
-	again := time.Since(start)
-	t.Logf("HAProxy %s: taught again %v after it accepted connections", proctest.HAProxyVersion(t), again.Round(time.Millisecond))
 	if got := s.used("/throttle"); got != 0 {
 		t.Errorf("an entry that had ended was taught again")
 	}
@@ -440,7 +453,6 @@ func TestHAProxyReloads(t *testing.T) {
 	old.send("/", "x-user: bob")
 	eventuallyEqual(t, "in progress", 1, func() uint64 { return s.learned("/active", "bob").Values[ConnCur] })
 
-	start := time.Now()
 	proctest.Eventually(t, "HAProxy reloads", func() error { // its master overlooks signals at first, even if the worker serves already
 		if err := s.proc.Signal(syscall.SIGUSR2); err != nil {
 			t.Fatal(err)
@@ -465,7 +477,6 @@ func TestHAProxyReloads(t *testing.T) {
 		t.Errorf("sessions were %v, want the first one closed by HAProxy, and nobody gone", s.states)
 	}
 	s.mu.Unlock()
-	t.Logf("HAProxy %s: synced with the new worker %v after the reload began", proctest.HAProxyVersion(t), time.Since(start).Round(time.Millisecond))
 	eventuallyEqual(t, "entries after", 1, func() int { return s.used("/block") })
 	release()
 	if got := old.receive().StatusCode; got != http.StatusOK {
@@ -478,8 +489,7 @@ func TestHAProxyReloads(t *testing.T) {
 }
 
 // A wrong peer name is refused, counted, and tried again.
-func TestHAProxyRefusesUnknownPeer(t *testing.T) {
-	s := newStand(t, "unix")
+func testHAProxyRefusesUnknownPeer(t *testing.T, s *stand) {
 	s.opts.Local = "stranger"
 	c := New(s.opts)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -494,29 +504,4 @@ func TestHAProxyRefusesUnknownPeer(t *testing.T) {
 	}
 	s.opts.Local = "agent"
 	s.start()
-}
-
-// From Teach to the moment HAProxy's own look-up finds the entry, a request's
-// time over loopback included.
-func TestTeachLatency(t *testing.T) {
-	for _, network := range []string{"unix", "tcp"} {
-		s := newStand(t, network)
-		c, _ := s.start()
-		v := s.visitor()
-		var took []time.Duration
-		for i := range 200 {
-			key := fmt.Sprint("latency ", i)
-			start := time.Now()
-			c.Teach("/throttle", key, Values{GPT0: 1}, 5*time.Second)
-			for deadline := start.Add(proctest.Patience); v.gpt0(key) != "1"; {
-				if time.Now().After(deadline) {
-					t.Fatalf("%s: entry %d has not arrived", network, i)
-				}
-			}
-			took = append(took, time.Since(start))
-		}
-		slices.Sort(took)
-		t.Logf("HAProxy %s over %s: from Teach to look-up min %v, median %v, max %v",
-			proctest.HAProxyVersion(t), network, took[0], took[len(took)/2], took[len(took)-1])
-	}
 }

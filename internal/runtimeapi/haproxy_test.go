@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -66,24 +68,38 @@ func (s *stand) eventually(what string, check func() error) {
 }
 
 // request sends a request of a user.
-func (s *stand) request(path, user string) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.front+path, nil)
+func (s *stand) request(ctx context.Context, path, user string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.front+path, nil)
 	if err != nil {
-		s.t.Fatal(err)
+		return nil, err
 	}
 	r.Header.Set("X-User", base64.StdEncoding.EncodeToString([]byte(user)))
-	return http.DefaultClient.Do(r)
+	response, err := http.DefaultClient.Do(r)
+	if err == nil {
+		response.Body.Close()
+	}
+	return response, err
+}
+
+// hold has a request of a user in progress until the test ends.
+func (s *stand) hold(t *testing.T, user string) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = s.request(ctx, "/held", user)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
 }
 
 // credit gives users credit: each is tracked once.
 func (s *stand) credit(users ...string) {
 	s.t.Helper()
 	for _, user := range users {
-		response, err := s.request("/", user)
+		response, err := s.request(s.t.Context(), "/", user)
 		if err != nil {
 			s.t.Fatalf("request of %q: %v", user, err)
 		}
-		response.Body.Close()
 		if response.StatusCode != http.StatusOK {
 			s.t.Fatalf("request of %q: status %d", user, response.StatusCode)
 		}
@@ -106,9 +122,40 @@ func hostile() []string {
 	return slices.Compact(keys)
 }
 
-func TestWithdrawEveryKeyThatAUserMayHave(t *testing.T) {
+// Tests of one HAProxy, whose table is empty before each.
+func TestHAProxy(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *stand)
+	}{
+		{"every key that a user may have is withdrawn", testWithdrawEveryKeyThatAUserMayHave},
+		{"to withdraw one leaves the others", testWithdrawOfOneLeavesTheOthers},
+		{"a dump has every entry once", testDumpTellsOfEveryEntryOnce},
+		{"what is in progress is read", testReadTellsWhatIsInProgress},
+		{"errors say what to do", testErrorsOfHAProxySayWhatToDo},
+		{"variables", testVariable},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s.t = t
+			conn, err := net.Dial("unix", s.socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, "clear table "+creditTable+"\n"); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := io.ReadAll(conn); err != nil || strings.TrimSpace(string(out)) != "" {
+				t.Fatalf("clear table: %q, %v", out, err)
+			}
+			test.run(t, s)
+		})
+	}
+}
+
+func testWithdrawEveryKeyThatAUserMayHave(t *testing.T, s *stand) {
 	keys := hostile()
 	s.credit(keys...)
 	read, err := s.Read(t.Context(), creditTable, keys)
@@ -150,9 +197,7 @@ func same(a, b Entry) bool {
 		slices.Equal(a.GPT, b.GPT) && slices.Equal(a.GPC, b.GPC) && a.Expires > 0 && a.Expires <= 10*time.Minute
 }
 
-func TestWithdrawOfOneLeavesTheOthers(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
+func testWithdrawOfOneLeavesTheOthers(t *testing.T, s *stand) {
 	s.credit("alice", "bob")
 	if _, err := s.Withdraw(t.Context(), 5, []string{"alice"}); err != nil {
 		t.Fatal(err)
@@ -172,9 +217,7 @@ func TestWithdrawOfOneLeavesTheOthers(t *testing.T) {
 	}
 }
 
-func TestDumpTellsOfEveryEntryOnce(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
+func testDumpTellsOfEveryEntryOnce(t *testing.T, s *stand) {
 	var keys []string
 	for i := range 20_000 {
 		keys = append(keys, fmt.Sprintf("user %d; of many", i))
@@ -202,24 +245,9 @@ func TestDumpTellsOfEveryEntryOnce(t *testing.T) {
 	}
 }
 
-func TestReadTellsWhatIsInProgress(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
+func testReadTellsWhatIsInProgress(t *testing.T, s *stand) {
 	for range 3 {
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.front+"/held", nil)
-			if err != nil {
-				return
-			}
-			r.Header.Set("X-User", base64.StdEncoding.EncodeToString([]byte("alice")))
-			if response, err := http.DefaultClient.Do(r); err == nil {
-				response.Body.Close()
-			}
-		}()
-		t.Cleanup(func() { cancel(); <-done })
+		s.hold(t, "alice")
 	}
 	s.eventually("three requests are in progress", func() error {
 		entries, err := s.Withdraw(t.Context(), 5, []string{"alice"})
@@ -234,19 +262,7 @@ func TestReloadIsNoticed(t *testing.T) {
 	t.Parallel()
 	s := newStand(t, "-W")
 	s.credit("alice")
-	held := make(chan struct{})
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { // keeps the old process alive
-		defer close(held)
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.front+"/held", nil)
-		if err != nil {
-			return
-		}
-		if response, err := http.DefaultClient.Do(r); err == nil {
-			response.Body.Close()
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-held })
+	s.hold(t, "bob") // keeps the old process alive
 	before, err := s.Read(t.Context(), creditTable, []string{"alice"})
 	if err != nil || !before[0].Found {
 		t.Fatalf("Read() = %+v, %v, want alice's entry", before, err)
@@ -322,9 +338,7 @@ func TestHAProxyThatHangsBlocksNobody(t *testing.T) {
 	})
 }
 
-func TestErrorsOfHAProxySayWhatToDo(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
+func testErrorsOfHAProxySayWhatToDo(t *testing.T, s *stand) {
 	for _, tt := range []struct {
 		name string
 		call func() error
@@ -353,9 +367,7 @@ func TestErrorsOfHAProxySayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestVariable(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
+func testVariable(t *testing.T, s *stand) {
 	value, process, err := s.Variable(t.Context(), processVariable)
 	if err != nil || value != fmt.Sprint(process) || process == 0 {
 		t.Errorf("Variable(%s) = %q of process %d, %v, want the number of the process", processVariable, value, process, err)

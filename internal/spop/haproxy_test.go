@@ -99,7 +99,7 @@ func TestHAProxyGetsVerdicts(t *testing.T) {
 		case args <- got:
 		default:
 		}
-	}})
+	}}, func(b *bounds) { b.inFlight = 2 }) // few, so that HAProxy feels the back-pressure
 	p.asked(true)
 	<-args
 
@@ -151,6 +151,26 @@ func TestHAProxyGetsVerdicts(t *testing.T) {
 			t.Errorf("answered %v, %v and asked %d times, want 403 without asking", resp, err, asked.Load()-before)
 		}
 	})
+	t.Run("many at a time", func(t *testing.T) {
+		const clients, requests = 32, 50
+		var wg sync.WaitGroup
+		for i := range clients {
+			wg.Go(func() {
+				for j := range requests {
+					user := fmt.Sprintf("user-%d-%d", i, j)
+					resp, err := p.get("/", "x-user", user)
+					if err != nil || resp.Header.Get("x-user") != user {
+						t.Errorf("request of %s answered %v, %v", user, resp, err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if got := testutil.ToFloat64(s.metrics.notify); got < clients*requests {
+			t.Errorf("%v questions, want %d at least", got, clients*requests)
+		}
+	})
 	if testutil.ToFloat64(s.metrics.healthcheck) == 0 {
 		t.Error("no health check was counted")
 	}
@@ -158,31 +178,6 @@ func TestHAProxyGetsVerdicts(t *testing.T) {
 		if n := testutil.ToFloat64(s.metrics.rejected.WithLabelValues(string(r))); n != 0 {
 			t.Errorf("HAProxy %s was rejected %v times for %s", proctest.HAProxyVersion(t), n, r)
 		}
-	}
-}
-
-func TestHAProxyPipelines(t *testing.T) {
-	p := startHAProxy(t, proctest.Patience)
-	// Few in flight, so that HAProxy feels the back-pressure.
-	s := p.serve(Options{}, func(b *bounds) { b.inFlight = 2 })
-	p.asked(true)
-	const clients, requests = 32, 50
-	var wg sync.WaitGroup
-	for i := range clients {
-		wg.Go(func() {
-			for j := range requests {
-				user := fmt.Sprintf("user-%d-%d", i, j)
-				resp, err := p.get("/", "x-user", user)
-				if err != nil || resp.Header.Get("x-user") != user {
-					t.Errorf("request of %s answered %v, %v", user, resp, err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if got := testutil.ToFloat64(s.metrics.notify); got < clients*requests {
-		t.Errorf("%v questions, want %d at least", got, clients*requests)
 	}
 }
 
@@ -194,13 +189,7 @@ func TestHAProxyOutlivesItsAgent(t *testing.T) {
 		s.stop()
 		p.asked(false) // and requests pass
 	}
-	p.serve(Options{})
-	p.asked(true)
-}
-
-// A HAProxy with a larger buffer than the agent's limit keeps to the limit.
-func TestHAProxyKeepsToTheAgentsFrameSize(t *testing.T) {
-	p := startHAProxy(t, 300*time.Millisecond)
+	// A HAProxy with a larger buffer than the agent's limit keeps to the limit.
 	s := p.serve(Options{}, func(b *bounds) { b.frame = 1000 })
 	p.asked(true)
 	resp, err := p.get("/", "x-user", strings.Repeat("x", 2000))
