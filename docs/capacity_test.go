@@ -37,7 +37,7 @@ func TestWorkedExamples(t *testing.T) {
 			"**polygens**":                          polygens,
 			"cores of each agent":                   questions * 0.65e-3 / instances,
 			"**memory of each agent**":              math.Ceil((15+file*90e-6+active*2.1e-3)/10) * 10,
-			"**of each polygen**":                   math.Ceil((30+file*90e-6+active*0.8e-3)/10) * 10,
+			"**of each polygen**":                   math.Ceil((30+file*90e-6+active*2.4e-3)/10) * 10,
 			"**of Redis' masters together**":        math.Ceil(2 + active*0.6e-3 + file*7.2e-6),
 			"**network into Redis**":                (questions*1.2 + instances*5) / 1000,
 			"**out of Redis**":                      questions * 0.4 / 1000,
