@@ -185,13 +185,6 @@ func (b *Bus) Close() error {
 	return nil
 }
 
-// publish publishes a message of one of our channels.
-func (b *Bus) publish(ctx context.Context, op, what string, channel Channel, message []byte) error {
-	return b.callRedis(ctx, op, what, func(ctx context.Context) error {
-		return b.client.Publish(ctx, string(channel), message).Err()
-	})
-}
-
 // runScripts runs some scripts as one operation; see evalScripts.
 func (b *Bus) runScripts(ctx context.Context, op, what string, calls ...call) (replies []any, err error) {
 	err = b.callRedis(ctx, op, what, func(ctx context.Context) error {

@@ -102,12 +102,6 @@ func TestOpenRefuses(t *testing.T) {
 	b.Close()
 }
 
-// redisReply is an error that Redis answers with.
-type redisReply string
-
-func (e redisReply) Error() string { return string(e) }
-func (redisReply) RedisError()     {}
-
 func TestLimitErrorReason(t *testing.T) {
 	for reason, err := range map[string]error{
 		"checksum": fmt.Errorf("read: %w", ErrDamagedLimits),
