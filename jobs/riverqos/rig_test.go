@@ -442,6 +442,17 @@ func (r *rig) counted(name, label string) error {
 	return fmt.Errorf("%s{%s} is 0", name, label)
 }
 
+// afterTheOnlySweep waits until the first sweep is over, done or failed: a busy database may not answer it in time.
+func (r *rig) afterTheOnlySweep() {
+	r.Helper()
+	proctest.Eventually(r, "the only sweep is over", func() error {
+		if err := r.counted("sluice_jobs_sweeps_total", "error"); err == nil {
+			return nil
+		}
+		return r.counted("sluice_jobs_sweeps_total", "done")
+	})
+}
+
 // value is that of a metric with a label's value, or 0.
 func (r *rig) value(name, label string) (v float64) {
 	families, err := r.reg.Gather()

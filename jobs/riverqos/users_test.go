@@ -108,7 +108,7 @@ func TestUsersWithJobs(t *testing.T) {
 // Slots that jobs of another database have, or that are reserved, hold a user's jobs, and do not run here.
 func TestUsersWhoseSlotsAreElsewhere(t *testing.T) {
 	r := start(t, func(c *riverqos.Config, _ *river.Config) { *c = c.SweptEvery(time.Hour) })
-	proctest.Eventually(t, "the only sweep is over", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
+	r.afterTheOnlySweep()
 	two := jobs.Limits{Total: 2}
 	r.tiers.set("ann", two)
 	ids := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
@@ -133,7 +133,7 @@ func TestUsersWhoseSlotsAreElsewhere(t *testing.T) {
 // the one that has waited for longest may come last.
 func TestUsersOfALongBacklog(t *testing.T) {
 	r := start(t, func(c *riverqos.Config, _ *river.Config) { *c = c.SweptEvery(time.Hour) })
-	proctest.Eventually(t, "the only sweep is over", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
+	r.afterTheOnlySweep()
 	_, err := r.pool.Exec(t.Context(), `INSERT INTO river_job (args, kind, max_attempts, queue, state, priority, scheduled_at, metadata)
 		SELECT '{"user": "ann"}', 'task', 25, 'slow_default', 'scheduled', CASE i WHEN 1500 THEN 4 ELSE 2 END, now() + interval '1 h',
 			jsonb_build_object('sluice:user', 'ann', 'sluice:wait', CASE WHEN i > 400 THEN 'gated' ELSE 'parked' END, 'sluice:since', 1760000000 + 2000 - i)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/riverqueue/river"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -17,7 +16,7 @@ func TestWhyNamesTheLimitThatIsFull(t *testing.T) {
 		*c = c.SweptEvery(time.Hour)
 		rc.Queues["slow_priority"] = river.QueueConfig{MaxWorkers: 1}
 	})
-	proctest.Eventually(t, "the only sweep is over", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
+	r.afterTheOnlySweep()
 	slow := map[string]int{"slow": 1}
 	r.tiers.set("ann", jobs.Limits{Total: 3, Queues: slow})
 	r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
