@@ -31,7 +31,8 @@ func TestIdleConnectionsTurnNoLimitOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if err := b.PublishLimits(t.Context(), "1", []byte("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {hour: 1}}}}\n")); err != nil {
+	const limits = "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {hour: 1}}}}\n"
+	if err := b.PublishLimits(t.Context(), bus.PublishedLimits{Version: "1", File: []byte(limits)}); err != nil {
 		t.Fatal(err)
 	}
 	// As a shell starts it: the command itself is this test binary.

@@ -57,7 +57,7 @@ func TestAStoppedRedisIsUnavailableInTimeAndThenUsedAgain(t *testing.T) {
 		"PublishPolicies": func(ctx context.Context) error {
 			return b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}})
 		},
-		"Limits": func(ctx context.Context) error { _, _, err := b.Limits(ctx); return err },
+		"Limits": func(ctx context.Context) error { _, err := b.Limits(ctx, 1); return err },
 	}
 	stop(t, process)
 	for name, call := range calls {

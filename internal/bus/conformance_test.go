@@ -633,7 +633,7 @@ func scriptsForgotten(t *testing.T, s *server) {
 		{"Lead", func() error { _, err := b.Lead(ctx, bus.Leader{Name: "p"}, time.Minute); return err }},
 		{"Resign", func() error { return b.Resign(ctx, "p") }},
 		{"PublishPolicies", func() error { return b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) }},
-		{"PublishLimits", func() error { return b.PublishLimits(ctx, "1", []byte("x")) }},
+		{"PublishLimits", func() error { return b.PublishLimits(ctx, published("1", "x")) }},
 		{"KeepLimits", func() error { _, err := b.KeepLimits(ctx, "1"); return err }},
 	}
 	for _, c := range calls {
@@ -924,17 +924,17 @@ func limits(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
 	ear := listen(t, b, bus.PoliciesChannel)
 	ctx := context.Background()
-	if _, _, err := b.Limits(ctx); !errors.Is(err, bus.ErrNoLimits) || errors.Is(err, bus.ErrUnavailable) {
+	if _, err := b.Limits(ctx, 1); !errors.Is(err, bus.ErrNoLimits) || errors.Is(err, bus.ErrUnavailable) {
 		t.Errorf("Limits = %v, want %v", err, bus.ErrNoLimits)
 	}
 	for i, source := range []string{strings.Repeat("\x00\xff\r\n", 1<<18), ""} {
 		version := fmt.Sprintf("v%d\n", i)
-		if err := b.PublishLimits(ctx, version, []byte(source)); err != nil {
+		if err := b.PublishLimits(ctx, published(version, source)); err != nil {
 			t.Fatal(err)
 		}
-		v, got, err := b.Limits(ctx)
-		if v != version || string(got) != source || err != nil {
-			t.Errorf("Limits = %q, %d bytes, %v, want %q, %d bytes", v, len(got), err, version, len(source))
+		got, err := b.Limits(ctx, 1)
+		if got.Version != version || string(got.File) != source || err != nil {
+			t.Errorf("Limits = %q, %d bytes, %v, want %q, %d bytes", got.Version, len(got.File), err, version, len(source))
 		}
 		if diff := cmp.Diff(bus.Event(bus.Policies{policy.Limits{Version: version}}), ear.next(t)); diff != "" {
 			t.Errorf("announcement (-want +got):\n%s", diff)
@@ -1136,7 +1136,7 @@ func everyKeyExpires(t *testing.T, s *server) {
 		if _, err := b.Lead(ctx, bus.Leader{Name: "p"}, time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.PublishLimits(ctx, "1", []byte("x")); err != nil {
+		if err := b.PublishLimits(ctx, published("1", "x")); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}); err != nil {

@@ -105,7 +105,7 @@ func TestOpenRefuses(t *testing.T) {
 func TestLimitErrorReason(t *testing.T) {
 	for reason, err := range map[string]error{
 		"checksum": fmt.Errorf("read: %w", ErrDamagedLimits),
-		"missing":  fmt.Errorf("read: %w", ErrNoChunk),
+		"missing":  fmt.Errorf("read: %w", ErrNoLimitFile),
 		"redis":    fmt.Errorf("read: %w", ErrUnavailable),
 	} {
 		if got := LimitErrorReason(err); got != reason {

@@ -1,9 +1,12 @@
 package bus
 
 import (
+	"bytes"
+	"compress/flate"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -14,25 +17,34 @@ import (
 )
 
 const (
-	// An agent that has read a chunk rests for many times as long as that took. So it reads
-	// fast from a Redis that has nothing else to do, and a thousand agents that read at the same
-	// time leave room for everyone's leases, whatever the network between them: what waits for a
-	// link of 1 Gbit/s at a time is then 1000 chunks of some 12 KiB divided by restFactor, 2 ms.
-	restFactor = 50
-	// An agent without limits does not serve, and so reads faster.
-	restFactorAtStart = 10
-	// Where Redis is far away, more would only be time lost.
-	maxRest = 500 * time.Millisecond
+	// readersRate is how many bytes per second all readers of a new limit file read together: four fifths of a link of
+	// 1 Gbit/s. The rest is for leases.
+	readersRate = 100_000_000
+
+	// sliceSize is how many bytes one call reads. Leases wait for no more of each reader, and Redis has no more of it
+	// in memory.
+	sliceSize = 64 << 10
 )
 
-// ErrNoChunk says that a part of the published limits is missing. polygen writes it again.
-var ErrNoChunk = errors.New("a chunk of the published limits is missing")
+// spread is the time in which all readers read a file, whose size is that in Redis.
+func spread(readers int64, stored int) time.Duration {
+	// One that is alone need not wait.
+	return time.Duration(float64(max(1, readers)-1) * float64(stored) / readersRate * float64(time.Second))
+}
+
+var (
+	// ErrNoLimitFile says that the file of the published limits is missing. polygen writes it again.
+	ErrNoLimitFile = errors.New("the file of the published limits is missing")
+
+	// ErrDamagedLimits says that published limits are not what their checksum says.
+	ErrDamagedLimits = errors.New("the published limits are damaged")
+)
 
 // Why limits could not be read, as metrics have it. See also LimitErrorReason.
 const (
 	UnreachableLimits = "redis"    // Redis did not answer in time, or refused
 	MissingLimits     = "missing"  // none, or not all of them, are published
-	DamagedLimits     = "checksum" // they are not what their checksums say
+	DamagedLimits     = "checksum" // they are not what their checksum says
 	InvalidLimits     = "invalid"  // this version does not understand them
 )
 
@@ -42,7 +54,7 @@ func LimitErrorReason(err error) string {
 	case errors.Is(err, ErrDamagedLimits):
 		return DamagedLimits
 	// Polygen repairs either: it writes again what Redis has forgotten.
-	case errors.Is(err, ErrNoLimits), errors.Is(err, ErrNoChunk):
+	case errors.Is(err, ErrNoLimits), errors.Is(err, ErrNoLimitFile):
 		return MissingLimits
 	default:
 		return UnreachableLimits
@@ -56,8 +68,16 @@ type LimitReader struct {
 	call    callFunc
 	count   func(bytes int) // of what was read
 
-	mu    sync.Mutex // held while limits are read
-	parts limitParts
+	mu   sync.Mutex // held while limits are read
+	head limitHead  // of file
+	file []byte     // that was read last
+	part limitPart
+}
+
+// limitPart is what has been read of a file, so that after an error it is not read again.
+type limitPart struct {
+	head   limitHead
+	stored []byte
 }
 
 // callFunc runs one operation within a time-out, and wraps its error.
@@ -75,115 +95,128 @@ func NewLimitReader(client redis.UniversalClient) *LimitReader {
 }
 
 // Limits returns what was last published: see LimitReader.Limits.
-func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err error) {
-	return b.limitReader.Limits(ctx)
+func (b *Bus) Limits(ctx context.Context, readers int64) (PublishedLimits, error) {
+	return b.limitReader.Limits(ctx, readers)
 }
 
 // Version returns the version that was last published, or ErrNoLimits. It costs the same
 // however long the limit file is.
 func (r *LimitReader) Version(ctx context.Context) (version string, err error) {
-	return r.readField(ctx, "version")
+	fields, err := r.readFields(ctx, "version")
+	if err != nil {
+		return "", err
+	}
+	return fields[0], nil
 }
 
-// Limits returns what was last published, or ErrNoLimits. It reads only what is not in the file
-// that it returned before, and after an error only what is missing then. It takes its time: see
-// restFactor. Callers must not modify the source.
-func (r *LimitReader) Limits(ctx context.Context) (version string, source []byte, err error) {
-	// One reader at a time: a second one would read the same chunks beside the first.
+// Limits returns the limits that were last published, or ErrNoLimits. Before it reads another
+// file than the call before, it waits at random, for as long as all readers need at most. After
+// an error the next call reads the rest. Callers must not modify the result.
+func (r *LimitReader) Limits(ctx context.Context, readers int64) (PublishedLimits, error) {
+	// A second call would read the same beside the first.
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	head, err := r.readHead(ctx)
+	limits, head, err := r.readHead(ctx)
+	if err == nil && head != r.head && head != r.part.head {
+		if !clock.Sleep(ctx, time.Duration(rand.Float64()*float64(spread(readers, head.stored)))) {
+			return PublishedLimits{}, ctx.Err()
+		}
+		// Others may have been published meanwhile.
+		limits, head, err = r.readHead(ctx)
+		r.part = limitPart{head: head}
+	}
+	if err == nil && head != r.head {
+		err = r.readFile(ctx)
+	}
 	if err != nil {
-		return "", nil, err
+		return PublishedLimits{}, err
 	}
-	// By its checksum, which says that nothing is to be read; a version is what its publisher calls it.
-	if r.parts.source != nil && r.parts.head.sum == head.sum {
-		return head.version, r.parts.source, nil
-	}
-	if err := r.readChunks(ctx, r.parts.missing(head)); err != nil {
-		return "", nil, err
-	}
-	if err := r.parts.assemble(head); err != nil {
-		// With one of its chunks something is wrong, and nobody knows with which: all are read anew.
-		r.parts = limitParts{}
-		return "", nil, fmt.Errorf("read limits: %w", err)
-	}
-	return head.version, r.parts.source, nil
+	limits.File = r.file
+	return limits, nil
 }
 
-func (r *LimitReader) readHead(ctx context.Context) (limitHead, error) {
-	text, err := r.readField(ctx, "head")
+// readHead reads all but the file.
+func (r *LimitReader) readHead(ctx context.Context) (PublishedLimits, limitHead, error) {
+	fields, err := r.readFields(ctx, "version", "head", "overrides")
 	if err != nil {
-		return limitHead{}, err
+		return PublishedLimits{}, limitHead{}, err
 	}
-	head, err := decodeHead(text)
+	head, err := decodeHead(fields[1])
 	if err != nil {
-		return limitHead{}, fmt.Errorf("read limits: %w: head: %w", ErrDamagedLimits, err)
+		return PublishedLimits{}, limitHead{}, fmt.Errorf("read limits: %w: head: %w", ErrDamagedLimits, err)
 	}
-	return head, nil
+	return PublishedLimits{Version: fields[0], Overrides: []byte(fields[2])}, head, nil
 }
 
-// readField reads a field of what is published with the chunks.
-func (r *LimitReader) readField(ctx context.Context, field string) (text string, err error) {
+// readFields reads fields that are published beside the file, all of which must be there.
+func (r *LimitReader) readFields(ctx context.Context, names ...string) (fields []string, err error) {
 	err = r.call(ctx, limitsTimeout(r.timeout, 0), "limits", "read limits", func(ctx context.Context) error {
-		text, err = r.client.HGet(ctx, limitsKey, field).Result()
-		// Redis has answered that there are none.
-		if errors.Is(err, redis.Nil) {
-			return ErrNoLimits
+		values, err := r.client.HMGet(ctx, limitsKey, names...).Result()
+		for _, v := range values {
+			text, there := v.(string)
+			// Redis has answered that there are none.
+			if !there {
+				return ErrNoLimits
+			}
+			fields = append(fields, text)
+			r.count(len(text))
 		}
 		return err
 	})
-	r.count(len(text))
-	return text, err
+	return fields, err
 }
 
-// readChunks reads chunks. The lock of the reader must be held.
-func (r *LimitReader) readChunks(ctx context.Context, chunks []chunkRef) error {
-	parts, factor := &r.parts, restFactor
-	// An agent without limits does not serve: that others wait a little longer is the lesser evil.
-	if parts.source == nil {
-		factor = restFactorAtStart
-	}
-	// One at a time: nobody else's call waits in Redis for more than one.
-	for i, c := range chunks {
-		began := time.Now()
-		stored, err := r.readChunk(ctx, c)
+// readFile reads the rest of the file that r.part has a part of. The lock of the reader must be
+// held.
+func (r *LimitReader) readFile(ctx context.Context) error {
+	p := &r.part
+	for len(p.stored) < p.head.stored {
+		slice, err := r.readSlice(ctx, p.head, len(p.stored))
 		if err != nil {
 			return err
 		}
-		took := time.Since(began)
-		content, err := c.decompress(stored)
-		if err != nil {
-			return fmt.Errorf("read limits: %w", err)
-		}
-		// Kept also if a later one fails: the next call reads only what is missing then.
-		parts.chunks[c.sum] = content
-		// The limits are wanted: after the last one there is nothing to rest for.
-		if i == len(chunks)-1 {
-			break
-		}
-		// At random, so that agents that began together do not go on together.
-		rest := time.Duration(float64(took) * float64(factor) * (0.5 + rand.Float64()))
-		if !clock.Sleep(ctx, min(rest, maxRest)) {
-			return ctx.Err()
-		}
+		p.stored = append(p.stored, slice...)
 	}
+	head, stored := p.head, p.stored
+	// Also if it is damaged: the next call reads all of it again.
+	*p = limitPart{}
+	file, err := head.decompress(stored)
+	if err != nil {
+		return fmt.Errorf("read limits: %w: %w", ErrDamagedLimits, err)
+	}
+	r.head, r.file = head, file
 	return nil
 }
 
-func (r *LimitReader) readChunk(ctx context.Context, c chunkRef) (stored []byte, err error) {
-	found := true
-	err = r.call(ctx, limitsTimeout(r.timeout, c.stored), "limits_chunk", "read a chunk of limits", func(ctx context.Context) error {
-		stored, err = r.client.Get(ctx, chunkKey(c.sum)).Bytes()
-		// Redis has answered that there is none: for the metrics that is no failure of the call.
-		if found = !errors.Is(err, redis.Nil); !found {
-			return nil
-		}
+// readSlice reads a slice of a file from an offset on.
+func (r *LimitReader) readSlice(ctx context.Context, h limitHead, from int) (slice []byte, err error) {
+	size := min(sliceSize, h.stored-from)
+	err = r.call(ctx, limitsTimeout(r.timeout, size), "limits_file", "read limits", func(ctx context.Context) error {
+		slice, err = r.client.GetRange(ctx, h.key(), int64(from), int64(from+size-1)).Bytes()
 		return err
 	})
-	r.count(len(stored))
-	if err == nil && !found {
-		err = fmt.Errorf("read limits: %w: %x", ErrNoChunk, c.sum)
+	r.count(len(slice))
+	if err == nil && len(slice) < size {
+		r.part = limitPart{}
+		err = ErrNoLimitFile
+		if len(slice) > 0 {
+			err = ErrDamagedLimits
+		}
+		err = fmt.Errorf("read limits: %w", err)
 	}
-	return stored, err
+	return slice, err
+}
+
+// decompress is the content of a file as Redis has it.
+func (h limitHead) decompress(stored []byte) ([]byte, error) {
+	// As much as the head says, and no more: damaged files may decompress to gigabytes.
+	content := make([]byte, h.size)
+	if _, err := io.ReadFull(flate.NewReader(bytes.NewReader(stored)), content); err != nil {
+		return nil, err
+	}
+	// The rest is not read: the checksum says that nothing is missing.
+	if checksum(content) != h.sum {
+		return nil, errors.New("the file has another checksum")
+	}
+	return content, nil
 }

@@ -1,22 +1,25 @@
 package bus_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-// usersFile is a limit file of so many users, of a size that takes several chunks; the first
-// lines are different in each edition.
+// usersFile is a limit file of so many users; the first line is different in each edition.
 func usersFile(users, edition int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# edition %d\n", edition)
@@ -26,8 +29,13 @@ func usersFile(users, edition int) string {
 	return b.String()
 }
 
-// chunkKeys are the keys of chunks.
-func (s *server) chunkKeys(t *testing.T) (keys []string) {
+// published are limits of a file alone.
+func published(version, file string) bus.PublishedLimits {
+	return bus.PublishedLimits{Version: version, File: []byte(file)}
+}
+
+// fileKeys are the keys of limit files.
+func (s *server) fileKeys(t *testing.T) (keys []string) {
 	t.Helper()
 	for _, key := range s.do(t, "KEYS", "sluice:limits:*").([]any) {
 		keys = append(keys, key.(string))
@@ -49,17 +57,17 @@ func TestEveryAgentGetsWholeLimits(t *testing.T) {
 		agent := s.open(t, bus.Options{})
 		agents.Go(func() {
 			for {
-				v, source, err := agent.Limits(ctx)
+				limits, err := agent.Limits(ctx, 10)
 				switch {
 				case errors.Is(err, bus.ErrNoLimits):
 					time.Sleep(time.Millisecond)
 				case err != nil:
 					t.Errorf("Limits = %v", err)
 					return
-				case v != version(string(source)):
-					t.Errorf("%d bytes are said to be of version %s, but are of %s", len(source), v, version(string(source)))
+				case limits.Version != version(string(limits.File)):
+					t.Errorf("%d bytes are said to be of version %s, but are of %s", len(limits.File), limits.Version, version(string(limits.File)))
 					return
-				case v == version(last):
+				case limits.Version == version(last):
 					return
 				}
 			}
@@ -67,115 +75,103 @@ func TestEveryAgentGetsWholeLimits(t *testing.T) {
 	}
 	for edition := range 9 {
 		source := usersFile(10_000*(edition%3+1), edition)
-		if err := polygen.PublishLimits(ctx, version(source), []byte(source)); err != nil {
+		if err := polygen.PublishLimits(ctx, published(version(source), source)); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := polygen.PublishLimits(ctx, version(last), []byte(last)); err != nil {
+	if err := polygen.PublishLimits(ctx, published(version(last), last)); err != nil {
 		t.Error(err)
 	}
 	agents.Wait()
 }
 
-// Who has a file reads of the next one only what is different, and after an error only what is
-// missing. What is lost or damaged, polygen writes anew, a part at a time.
-func TestChunksOfLimits(t *testing.T) {
+// polygen writes a file again at once if it is lost, and within about a minute if it is damaged. A
+// superseded file expires. Overrides are read without the file.
+func TestLimitFileInRedis(t *testing.T) {
 	s := startRedis(t)
 	ctx := t.Context()
-	polygen := s.open(t, bus.Options{})
-	if err := polygen.PublishLimits(ctx, "1", []byte(usersFile(200_000, 1))); err != nil {
-		t.Fatal(err)
-	}
-	keys := s.chunkKeys(t)
-	agent := s.open(t, bus.Options{})
-	read := func(version string, edition int) {
+	polygen, agent := s.open(t, bus.Options{}), s.open(t, bus.Options{})
+	limits := published("1", usersFile(50_000, 1))
+	publish := func() {
 		t.Helper()
-		got, source, err := agent.Limits(ctx)
-		if got != version || string(source) != usersFile(200_000, edition) || err != nil {
-			t.Fatalf("Limits = %q, %d bytes, %v, want version %s", got, len(source), err, version)
+		if err := polygen.PublishLimits(ctx, limits); err != nil {
+			t.Fatal(err)
 		}
 	}
-	repaired := func() {
+	read := func() {
 		t.Helper()
-		for range 64 {
-			if kept, err := polygen.KeepLimits(ctx, "1"); !kept || err != nil {
-				t.Fatalf("KeepLimits = %v, %v", kept, err)
-			}
+		if got, err := agent.Limits(ctx, 1); !reflect.DeepEqual(got, limits) || err != nil {
+			t.Fatalf("Limits = %q, %d bytes, %q, %v, want version %s", got.Version, len(got.File), got.Overrides, err, limits.Version)
 		}
 	}
-	calls := func() float64 { return s.metric(t, "sluice_bus_requests_total") }
-
-	gone := keys[0]
-	s.do(t, "DEL", gone)
-	if _, _, err := agent.Limits(ctx); !errors.Is(err, bus.ErrNoChunk) {
-		t.Errorf("Limits without a chunk = %v, want %v", err, bus.ErrNoChunk)
-	}
-	if _, _, err := agent.Limits(ctx); !errors.Is(err, bus.ErrNoChunk) {
-		t.Errorf("Limits without a chunk = %v, want %v", err, bus.ErrNoChunk)
-	}
-	repaired()
-	if n := s.do(t, "EXISTS", gone); n != int64(1) {
-		t.Fatalf("the chunk that was lost is not written again")
-	}
-	read("1", 1)
-	// Each chunk once and the missing one twice more; three heads.
-	if got, want := calls(), float64(len(keys)+2+3); got != want {
-		t.Errorf("reading took %v calls, want %v: chunks are read once", got, want)
-	}
-
-	before := s.metric(t, "sluice_bus_limits_read_bytes_total")
-	if err := polygen.PublishLimits(ctx, "2", []byte(usersFile(200_000, 2))); err != nil {
-		t.Fatal(err)
-	}
-	read("2", 2)
-	if n := s.metric(t, "sluice_bus_limits_read_bytes_total") - before; n > before/4 {
-		t.Errorf("one line that changed took %v bytes, the whole %v", n, before)
-	}
-	soon := 0
-	for _, key := range keys {
-		if ttl := s.do(t, "TTL", key).(int64); ttl <= 600 {
-			soon++
-		}
-	}
-	if soon != 1 {
-		t.Errorf("%d chunks of the file before expire soon, want the one that is not in the new one", soon)
-	}
-
-	// Both are damaged before anybody has read them.
-	for _, key := range s.chunkKeys(t) {
-		s.do(t, "SET", key, "x", "EX", 600)
-	}
-	other := s.open(t, bus.Options{})
-	if _, _, err := other.Limits(ctx); !errors.Is(err, bus.ErrDamagedLimits) {
-		t.Errorf("Limits with damaged chunks = %v, want %v", err, bus.ErrDamagedLimits)
-	}
-	for range 64 {
-		if kept, err := polygen.KeepLimits(ctx, "2"); !kept || err != nil {
+	keep := func() {
+		t.Helper()
+		if kept, err := polygen.KeepLimits(ctx, limits.Version); !kept || err != nil {
 			t.Fatalf("KeepLimits = %v, %v", kept, err)
 		}
 	}
-	agent = other
-	read("2", 2)
+	limits.Overrides = []byte("[]")
+	publish()
+	first := s.fileKeys(t)[0]
+	s.do(t, "DEL", first)
+	for range 2 {
+		if _, err := agent.Limits(ctx, 1); !errors.Is(err, bus.ErrNoLimitFile) {
+			t.Errorf("Limits without the file = %v, want %v", err, bus.ErrNoLimitFile)
+		}
+	}
+	keep()
+	read()
+
+	before := s.metric(t, "sluice_bus_limits_read_bytes_total")
+	limits.Version, limits.Overrides = "2", []byte("[{}]")
+	publish()
+	read()
+	if n := s.metric(t, "sluice_bus_limits_read_bytes_total") - before; n > 200 {
+		t.Errorf("other overrides took %v bytes, want the head alone", n)
+	}
+	if keys := s.fileKeys(t); len(keys) != 1 {
+		t.Errorf("the file is there %d times, want once", len(keys))
+	}
+
+	limits = bus.PublishedLimits{Version: "3", File: []byte(usersFile(50_000, 2)), Overrides: []byte{}}
+	publish()
+	for _, key := range s.fileKeys(t) {
+		if ttl := s.do(t, "TTL", key).(int64); (ttl <= 600) != (key == first) {
+			t.Errorf("%s expires after %d s; the file before has the key %s", key, ttl, first)
+		}
+	}
+	for _, damage := range []string{"x", strings.Repeat("x", 10_000_000)} {
+		for _, key := range s.fileKeys(t) {
+			s.do(t, "SET", key, damage, "EX", 600)
+		}
+		if _, err := agent.Limits(ctx, 1); !errors.Is(err, bus.ErrDamagedLimits) {
+			t.Errorf("Limits with a damaged file = %v, want %v", err, bus.ErrDamagedLimits)
+		}
+	}
+	for range 65 {
+		keep()
+	}
+	read()
 }
 
 // What another process has published is not kept by this one, and a head that cannot be read is no file.
 func TestLimitsOfOthers(t *testing.T) {
 	s := startRedis(t)
 	polygen, other, agent := s.open(t, bus.Options{}), s.open(t, bus.Options{}), s.open(t, bus.Options{})
-	if err := other.PublishLimits(t.Context(), "0", []byte("x")); err != nil {
+	if err := other.PublishLimits(t.Context(), published("0", "x")); err != nil {
 		t.Fatal(err)
 	}
 	if kept, err := polygen.KeepLimits(t.Context(), "0"); kept || err != nil {
-		t.Errorf("KeepLimits of another's publication = %v, %v, want false: which chunks it has is not known", kept, err)
+		t.Errorf("KeepLimits of another's publication = %v, %v, want false: this one does not have its file", kept, err)
 	}
 	for _, head := range []string{"2 from the future", ""} {
 		s.do(t, "HSET", "sluice:limits", "head", head)
-		if _, _, err := agent.Limits(t.Context()); !errors.Is(err, bus.ErrDamagedLimits) {
+		if _, err := agent.Limits(t.Context(), 1); !errors.Is(err, bus.ErrDamagedLimits) {
 			t.Errorf("Limits with the head %q = %v, want %v", head, err, bus.ErrDamagedLimits)
 		}
 	}
 	s.do(t, "HDEL", "sluice:limits", "head")
-	if _, _, err := agent.Limits(t.Context()); !errors.Is(err, bus.ErrNoLimits) {
+	if _, err := agent.Limits(t.Context(), 1); !errors.Is(err, bus.ErrNoLimits) {
 		t.Errorf("Limits of a version alone = %v, want %v", err, bus.ErrNoLimits)
 	}
 }
@@ -185,70 +181,80 @@ func TestHalfPublishedLimitsAreNotRead(t *testing.T) {
 	s := startRedis(t)
 	ctx := t.Context()
 	whole, agent := s.open(t, bus.Options{}), s.open(t, bus.Options{})
-	if err := whole.PublishLimits(ctx, "1", []byte(usersFile(20_000, 1))); err != nil {
+	if err := whole.PublishLimits(ctx, published("1", usersFile(20_000, 1))); err != nil {
 		t.Fatal(err)
 	}
-	// It may write chunks, but no head: so it dies in between each time.
+	// It may write the file, but no head: so it dies in between each time.
 	s.do(t, "ACL", "SETUSER", "half", "on", ">half", "+@all", "~sluice:limits:*", "&*")
 	half := s.open(t, bus.Options{Username: "half", Password: "half"})
-	if err := half.PublishLimits(ctx, "2", []byte(usersFile(40_000, 2))); err == nil {
+	if err := half.PublishLimits(ctx, published("2", usersFile(40_000, 2))); err == nil {
 		t.Fatal("PublishLimits without a head = nil, want an error")
 	}
-	if version, source, err := agent.Limits(ctx); version != "1" || string(source) != usersFile(20_000, 1) || err != nil {
-		t.Errorf("Limits = %q, %d bytes, %v, want the whole file before", version, len(source), err)
+	if got, err := agent.Limits(ctx, 1); got.Version != "1" || string(got.File) != usersFile(20_000, 1) || err != nil {
+		t.Errorf("Limits = %q, %d bytes, %v, want the whole file before", got.Version, len(got.File), err)
 	}
-	if err := whole.PublishLimits(ctx, "2", []byte(usersFile(40_000, 2))); err != nil {
+	if err := whole.PublishLimits(ctx, published("2", usersFile(40_000, 2))); err != nil {
 		t.Fatal(err)
 	}
-	if version, source, err := agent.Limits(ctx); version != "2" || string(source) != usersFile(40_000, 2) || err != nil {
-		t.Errorf("Limits = %q, %d bytes, %v, want the whole file that was published again", version, len(source), err)
+	if got, err := agent.Limits(ctx, 1); got.Version != "2" || string(got.File) != usersFile(40_000, 2) || err != nil {
+		t.Errorf("Limits = %q, %d bytes, %v, want the whole file that was published again", got.Version, len(got.File), err)
 	}
 }
 
-// A chunk that takes longer than any other call may is waited for, and other calls are answered
-// meanwhile.
+// The reader waits for a slice of a file for longer than for other calls, which are answered at the
+// same time. After an error it reads the rest alone.
 func TestLimitsOverASlowNetwork(t *testing.T) {
 	s := startRedis(t)
 	ctx := t.Context()
-	source := make([]byte, 128<<10) // of one line, and not to be compressed: one chunk
-	for i := range source {
-		source[i] = "abcdefghijklmnopqrstuvwxyz-_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[rand.IntN(64)]
+	file := make([]byte, 400<<10) // not to be compressed: 300 KiB in Redis
+	for i := range file {
+		file[i] = "abcdefghijklmnopqrstuvwxyz-_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[rand.IntN(64)]
 	}
-	if err := s.open(t, bus.Options{}).PublishLimits(ctx, "1", append([]byte("x\n"), source...)); err != nil {
+	if err := s.open(t, bus.Options{}).PublishLimits(ctx, published("1", string(file))); err != nil {
 		t.Fatal(err)
 	}
+	stored := float64(s.do(t, "STRLEN", s.fileKeys(t)[0]).(int64))
 	const timeout = 250 * time.Millisecond
-	slow := proctest.NewLink(t, s.addr, 200<<10).Addr
-	b, err := bus.Open(bus.Options{Addresses: []string{slow}, Timeout: timeout})
+	registry := prometheus.NewRegistry()
+	b, err := bus.Open(bus.Options{Addresses: []string{proctest.NewLink(t, s.addr, 100<<10).Addr}, Timeout: timeout, Registerer: registry})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
+	read := func() float64 { return (&server{registry: registry}).metric(t, "sluice_bus_limits_read_bytes_total") }
+	// The first slice is read, and the reader stops in the second.
+	brief, cancel := context.WithCancel(ctx)
 	var reading sync.WaitGroup
-	defer reading.Wait()
-	read := make(chan time.Duration)
 	reading.Go(func() {
-		defer close(read)
-		if err := proctest.Poll(proctest.Patience, func() error { // on a machine that stands still it may fail
-			began := time.Now()
-			_, got, err := b.Limits(ctx)
-			if err == nil && len(got) != len(source)+2 {
-				err = fmt.Errorf("%d bytes, want %d", len(got), len(source)+2)
-			}
-			if err == nil {
-				read <- time.Since(began)
-			}
-			return err
-		}); err != nil {
-			t.Error(err)
+		if _, err := b.Limits(brief, 1); err == nil {
+			t.Error("Limits = nil, want an error")
 		}
 	})
+	proctest.Eventually(t, "the first slice", func() error {
+		if n := read(); n < 64<<10 {
+			return fmt.Errorf("%v bytes are read", n)
+		}
+		return nil
+	})
+	cancel()
+	reading.Wait()
 	answered := 0
+	done := make(chan struct{})
+	reading.Go(func() {
+		defer close(done)
+		began := time.Now()
+		if got, err := b.Limits(ctx, 1); err != nil || !bytes.Equal(got.File, file) {
+			t.Errorf("Limits = %d bytes, %v, want %d", len(got.File), err, len(file))
+		}
+		if took := time.Since(began); took < timeout {
+			t.Errorf("reading took %v, want more than %v", took, timeout)
+		}
+	})
 	for {
 		select {
-		case took := <-read:
-			if took < timeout || answered == 0 {
-				t.Errorf("reading took %v, with %d calls answered meanwhile, want more than %v and some", took, answered, timeout)
+		case <-done:
+			if n := read(); n > stored+200 || answered == 0 {
+				t.Errorf("%v bytes are read, want %v and two heads; %d calls answered meanwhile, want some", n, stored, answered)
 			}
 			return
 		default:

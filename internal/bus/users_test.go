@@ -47,8 +47,8 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 						t.Errorf("%s = %v", what, err)
 					}
 				}
-				if version, source, err := agent.Limits(ctx); version != "1" || string(source) != "x" || err != nil {
-					t.Errorf("Limits = %q, %q, %v, want those that polygen has published", version, source, err)
+				if got, err := agent.Limits(ctx, 1); got.Version != "1" || string(got.File) != "x" || err != nil {
+					t.Errorf("Limits = %q, %q, %v, want those that polygen has published", got.Version, got.File, err)
 				}
 			}
 			if err := errors.Join(agent.Leave(ctx, "a"), polygen.Resign(ctx, "p")); err != nil {
@@ -125,7 +125,7 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 		"UserEvents": func() error { _, err := polygen.UserEvents(ctx, "alice", []int64{17}); return err },
 		"Lead":       func() error { _, err := polygen.Lead(ctx, bus.Leader{Name: "p"}, 2*time.Second); return err },
 		"PublishLimits": func() error {
-			return errors.Join(polygen.PublishLimits(ctx, "1", []byte("x")), func() error { _, err := polygen.KeepLimits(ctx, "1"); return err }())
+			return errors.Join(polygen.PublishLimits(ctx, published("1", "x")), func() error { _, err := polygen.KeepLimits(ctx, "1"); return err }())
 		},
 		"PublishPolicies": func() error { return polygen.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) },
 		"PublishTo": func() error {

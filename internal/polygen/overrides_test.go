@@ -60,11 +60,11 @@ func TestOverridesAreShared(t *testing.T) {
 	two.awaitConcurrent(t, "bob", 50)
 	one.awaitConcurrent(t, "bob", 50)
 	proctest.Eventually(t, "agents are given it", func() error {
-		_, source, err := a.bus.Limits(t.Context())
+		published, err := a.bus.Limits(t.Context(), 1)
 		if err != nil {
 			return err
 		}
-		given, err := limitfile.Parse("given", source)
+		given, err := limitfile.Parse("given", limitfile.JoinSource(published.File, published.Overrides))
 		if err != nil {
 			return err
 		}
@@ -122,13 +122,13 @@ func TestNothingPublishedBeforeOverridesAreRead(t *testing.T) {
 	for range 3 { // when the third one is taken, the first one is over
 		g.publish <- struct{}{}
 	}
-	if _, _, err := g.options.Bus.Limits(t.Context()); !errors.Is(err, bus.ErrNoLimits) {
+	if _, err := g.options.Bus.Limits(t.Context(), 1); !errors.Is(err, bus.ErrNoLimits) {
 		t.Errorf("Limits() = %v, want %v", err, bus.ErrNoLimits)
 	}
 	send(t, addr, "*3\r\n$3\r\nSET\r\n$26\r\nsluice:{cluster}:overrides\r\n$1\r\nx\r\n")
 	proctest.Eventually(t, "the limits are published", func() error {
 		g.readOverrides(t.Context())
-		_, _, err := g.options.Bus.Limits(t.Context())
+		_, err := g.options.Bus.Limits(t.Context(), 1)
 		return err
 	})
 }

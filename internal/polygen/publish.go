@@ -5,9 +5,11 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/loglimit"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // announceEvery is how often the version of the limits is repeated, for agents that
@@ -65,7 +67,11 @@ func (p *Polygen) ensurePublished(ctx context.Context, set *limits.Set) error {
 		// cost as much as the file is long, for each agent.
 		return p.options.Bus.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: set.Version()}})
 	}
-	if err := p.options.Bus.PublishLimits(ctx, set.Version(), set.Source()); err != nil {
+	file, overrides, err := limitfile.SplitSource(set.Source())
+	if err != nil {
+		return err // cannot be: it was made of a set
+	}
+	if err := p.options.Bus.PublishLimits(ctx, bus.PublishedLimits{Version: set.Version(), File: file, Overrides: overrides}); err != nil {
 		return err
 	}
 	p.options.Logger.Info("limits published", slog.String("version", set.Version()), slog.Int("users", set.UserCount()))

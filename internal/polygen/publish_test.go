@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-// A Redis whose users may not write chunks refuses those of limits. polygen says so,
+// A Redis whose users may not write the limit file refuses it. polygen says so,
 // and publishes them when it may.
 func TestLimitsThatRedisRefusesAreLogged(t *testing.T) {
 	t.Parallel()
@@ -49,7 +49,7 @@ func TestLimitsThatRedisRefusesAreLogged(t *testing.T) {
 	command("ACL SETUSER narrow ~sluice:limits:*")
 	agent := open(t, addr, 1)
 	proctest.Eventually(t, "the limits", func() error {
-		_, _, err := agent.Limits(t.Context())
+		_, err := agent.Limits(t.Context(), 1)
 		return err
 	})
 }

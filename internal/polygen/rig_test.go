@@ -289,12 +289,12 @@ func (a *agents) published(text string) {
 		a.t.Fatal(err)
 	}
 	proctest.Eventually(a.t, "the limits are published", func() error {
-		version, source, err := a.bus.Limits(a.t.Context())
+		published, err := a.bus.Limits(a.t.Context(), 1)
 		if err != nil {
 			return err
 		}
-		if version != set.Version() || string(source) != text {
-			return fmt.Errorf("Redis has version %s: %q", version, source)
+		if published.Version != set.Version() || string(published.File) != text {
+			return fmt.Errorf("Redis has version %s: %q", published.Version, published.File)
 		}
 		return nil
 	})

@@ -120,7 +120,7 @@ func open(t *testing.T, addr string, shards int) *bus.Bus {
 
 func publish(t *testing.T, b *bus.Bus, version, source string) {
 	t.Helper()
-	if err := b.PublishLimits(t.Context(), version, []byte(source)); err != nil {
+	if err := b.PublishLimits(t.Context(), bus.PublishedLimits{Version: version, File: []byte(source)}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -67,7 +67,7 @@ func (a *Agent) readLimits(ctx context.Context) error {
 			if !clock.Sleep(ctx, wait) {
 				return nil
 			}
-			err := a.fetchLimits(ctx, wanted)
+			err := a.fetchLimits(ctx, wanted, a.limiter.inForce.instances.Load())
 			// What came up while it was read left a token: then they are read once more.
 			if err == nil || ctx.Err() != nil {
 				break
@@ -82,7 +82,8 @@ func (a *Agent) readLimits(ctx context.Context) error {
 func (a *Agent) firstLimits(ctx context.Context) error {
 	// With room for the result, so that the reader ends also when nobody waits for it any more.
 	read := make(chan error, 1)
-	go func() { read <- a.fetchLimits(ctx, time.Now()) }()
+	// At once, as if it were alone: without limits it does not serve.
+	go func() { read <- a.fetchLimits(ctx, time.Now(), 1) }()
 	ticker := time.NewTicker(beatEvery)
 	defer ticker.Stop()
 	for {
@@ -98,9 +99,10 @@ func (a *Agent) firstLimits(ctx context.Context) error {
 	}
 }
 
-// fetchLimits puts the published limits into force, which were wanted at a time.
-func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time) error {
-	version, source, err := a.options.Bus.Limits(ctx)
+// fetchLimits puts the published limits into force, which were wanted at a time. The number of
+// readers is that of bus.LimitReader.
+func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time, readers int64) error {
+	published, err := a.options.Bus.Limits(ctx, readers)
 	if err != nil {
 		if ctx.Err() == nil {
 			a.metrics.limitErrors.WithLabelValues(bus.LimitErrorReason(err)).Inc()
@@ -108,13 +110,14 @@ func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time) error {
 		return err
 	}
 	// To force the same limits once more would begin another generation of credit, and so cost questions.
-	if a.limiter.inForce.hasVersion(version) {
+	if a.limiter.inForce.hasVersion(published.Version) {
 		return nil
 	}
+	source := limitfile.JoinSource(published.File, published.Overrides)
 	set, err := limitfile.Parse("published limits", source)
 	if err != nil {
 		a.metrics.limitErrors.WithLabelValues(bus.InvalidLimits).Inc()
-		return fmt.Errorf("parse the published limits %s: %w", version, err)
+		return fmt.Errorf("parse the published limits %s: %w", published.Version, err)
 	}
 	a.limitReading.forcing.Lock()
 	a.force(set.At(a.clock.Now()))

@@ -84,7 +84,7 @@ func newShardedRig(t *testing.T) *shardedRig {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if err := b.PublishLimits(t.Context(), "v", []byte(shardedLimits)); err != nil {
+	if err := b.PublishLimits(t.Context(), bus.PublishedLimits{Version: "v", File: []byte(shardedLimits)}); err != nil {
 		t.Fatal(err)
 	}
 	for master := range 3 {

@@ -1,9 +1,11 @@
--- Stores the head of limits, whose chunks are there, and tells all.
+-- Stores limits, whose file is there, and tells all.
 --
--- KEYS  limits
--- ARGV  version, head, time to live in seconds, the message
+-- KEYS     limits
+-- ARGV     version, head, overrides, time to live in seconds, the message
+-- Returns  the head before, or "".
 
-redis.call('HSET', KEYS[1], 'version', ARGV[1], 'head', ARGV[2])
-redis.call('EXPIRE', KEYS[1], ARGV[3])
-redis.call('PUBLISH', 'sluice:policies', ARGV[4])
-return 1
+local before = redis.call('HGET', KEYS[1], 'head')
+redis.call('HSET', KEYS[1], 'version', ARGV[1], 'head', ARGV[2], 'overrides', ARGV[3])
+redis.call('EXPIRE', KEYS[1], ARGV[4])
+redis.call('PUBLISH', 'sluice:policies', ARGV[5])
+return before or ''

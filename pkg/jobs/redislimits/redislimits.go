@@ -7,9 +7,8 @@
 //	tiers := jobs.FileTiers{Set: published.Set}
 //
 // It asks Redis for the version four times a second, and reads the limits when that is
-// another one: of a file that was changed only the parts that are different. What it has
-// read stays in force whatever becomes of Redis and polygen, until the program ends;
-// overrides end at their time all the same, for FileTiers look at the clock.
+// another one. What it has read stays in force whatever becomes of Redis and polygen, until
+// the program ends; overrides end at their time all the same, for FileTiers look at the clock.
 //
 // In memory are the limits and their text, which is 64 MiB at most and what operators set.
 package redislimits
@@ -39,6 +38,8 @@ const (
 	askEvery = 250 * time.Millisecond
 	// retryAfter is the same after a failure.
 	retryAfter = time.Second
+	// readers is for how many workers there is time to read a new limit file. A worker does not know how many there are.
+	readers = 100
 )
 
 // Config says what else there is. The zero Config is right where workers
@@ -151,15 +152,20 @@ func (l *Limits) follow(ctx context.Context) error {
 	if before != nil && before.Version() == version {
 		return nil
 	}
-	version, source, err := l.reader.Limits(ctx)
+	together := int64(readers)
+	// The first limits are read at once.
+	if before == nil {
+		together = 1
+	}
+	published, err := l.reader.Limits(ctx, together)
 	if err != nil {
 		return err
 	}
-	set, err := limitfile.Parse("published limits", source)
+	set, err := limitfile.Parse("published limits", limitfile.JoinSource(published.File, published.Overrides))
 	if err != nil {
-		return fmt.Errorf("parse the published limits %s: %w", version, err)
+		return fmt.Errorf("parse the published limits %s: %w", published.Version, err)
 	}
 	l.set.Store(set)
-	l.config.Logger.Info("limits in force", slog.String("version", version), slog.Int("users", set.UserCount()), slog.Int("overrides", len(set.At(time.Now()).Overrides())))
+	l.config.Logger.Info("limits in force", slog.String("version", published.Version), slog.Int("users", set.UserCount()), slog.Int("overrides", len(set.At(time.Now()).Overrides())))
 	return nil
 }

@@ -96,7 +96,11 @@ func (f *follower) run() {
 
 func (f *follower) publish(set *limits.Set) {
 	f.Helper()
-	if err := f.bus.PublishLimits(f.Context(), set.Version(), set.Source()); err != nil {
+	file, overrides, err := limitfile.SplitSource(set.Source())
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := f.bus.PublishLimits(f.Context(), bus.PublishedLimits{Version: set.Version(), File: file, Overrides: overrides}); err != nil {
 		f.Fatal(err)
 	}
 }
@@ -227,7 +231,7 @@ func TestDamagedLimits(t *testing.T) {
 	f.run()
 	f.may("ann", 3)
 	ctx := t.Context()
-	if err := f.bus.PublishLimits(ctx, "newer", []byte("version: 2\n")); err != nil {
+	if err := f.bus.PublishLimits(ctx, bus.PublishedLimits{Version: "newer", File: []byte("version: 2\n")}); err != nil {
 		t.Fatal(err)
 	}
 	f.counts("invalid", 0)

@@ -45,7 +45,7 @@ func ReadFiles(path string) (Files, error) {
 	if globs == nil {
 		return files, nil
 	}
-	f := newFile(path, nil)
+	f := newFile(path)
 	sources := []source{{"", data}}
 	// All of them together, because all of them are published as one.
 	left := MaxFileSize - len(data)
@@ -78,7 +78,7 @@ func ReadFiles(path string) (Files, error) {
 	if f.hasErrors() {
 		return files, f.errors()
 	}
-	files.Data = bundle(sources) // some bytes more than the files, of which Parse judges
+	files.Data = bundle(sources)
 	return files, nil
 }
 
@@ -103,7 +103,7 @@ func usersFromOf(data []byte) []*yaml.Node {
 	if len(data) > MaxFileSize || !bytes.Contains(data, []byte("users_from")) {
 		return nil
 	}
-	f := newFile("", nil)
+	f := newFile("")
 	n := lookup(f.decode(data), "users_from")
 	if n == nil {
 		return nil

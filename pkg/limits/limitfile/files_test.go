@@ -2,6 +2,7 @@ package limitfile
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -57,9 +58,6 @@ func TestUsersFrom(t *testing.T) {
 		{"the limit file itself matches", "'*.yaml'", map[string]string{"a.yaml": "users: {alice: pro}"}, "alice", "limits.yaml a.yaml", "."},
 		{"a hidden file that is named", ".a.yaml", map[string]string{".a.yaml": "users: {alice: pro}"}, "alice", "limits.yaml .a.yaml", "."},
 		{"no users", "a.yaml", map[string]string{"a.yaml": "users:\n"}, "", "limits.yaml a.yaml", "."},
-		{"a flat file", "[a.txt, b.yaml]", map[string]string{"a.txt": "# all\n\nalice pro\n\tbob\tpro  # vip\r\ncarol  pro", "b.yaml": "users: {dora: pro}"}, "alice bob carol dora", "limits.yaml a.txt b.yaml", "."},
-		{"patterns of names in a flat file", "a.txt", map[string]string{"a.txt": "team-* pro\n"}, "team-*", "limits.yaml a.txt", "."},
-		{"an empty flat file", "a.txt", map[string]string{"a.txt": ""}, "", "limits.yaml a.txt", "."},
 		{"patterns of names", "a.yaml", map[string]string{"a.yaml": "users: {'team-*': pro}"}, "team-*", "limits.yaml a.yaml", "."},
 		{"a folder beside", "../x/a.yaml", map[string]string{"x/a.yaml": "users: {alice: pro}"}, "alice", "sub/limits.yaml x/a.yaml", "x"},
 	} {
@@ -123,16 +121,6 @@ func TestUsersFromErrors(t *testing.T) {
 				"b.d:3:3: users: \"alice\" is named in two files, first at limits.yaml:5"},
 		{"a user twice in one file", "a.d", map[string]string{"a.d": "users:\n  bob: pro\n  bob: free\n  bob: free\n"},
 			"a.d:3:3: users has \"bob\" twice, first on line 2\na.d:4:3: users has \"bob\" twice, first on line 2"},
-		{"lines of a flat file", "a.txt", map[string]string{"a.txt": "alice pro\nbob\n é  gold\ncarol: pro\ndora pro free\na**b pro\nerik #pro\n"},
-			"a.txt:2:1: each line must be a user's name and a tier, such as alice free; a name with blanks, and limits of a user's own, need a file in YAML\n" +
-				"a.txt:3:5: user \"é\": tier: unknown tier \"gold\" (valid: free, pro)\n" +
-				"a.txt:4:1: write the name without a colon, such as alice free; a file in YAML has another name than *.txt\n" +
-				"a.txt:5:1: each line must be a user's name and a tier, such as alice free; a name with blanks, and limits of a user's own, need a file in YAML\n" +
-				"a.txt:6:1: users: the pattern \"a**b\" has ** in it; one * stands for any run of characters\n" +
-				"a.txt:7:1: each line must be a user's name and a tier, such as alice free; a name with blanks, and limits of a user's own, need a file in YAML"},
-		{"a flat file that is no text", "a.txt", map[string]string{"a.txt": "alice pro\nb\xff pro\n"}, "a.txt:2:2: the file is not UTF-8 text"},
-		{"a user twice in flat files", "'*.txt'", map[string]string{"a.txt": "alice pro\nbob pro\nalice free\n", "b.txt": "# b\n bob pro\n"},
-			"a.txt:3:1: users has \"alice\" twice, first on line 1\nb.txt:2:2: users: \"bob\" is named in two files, first at a.txt:2"},
 		{"more than users", "a.d", map[string]string{"a.d": "version: 1\ntiers: {}\nusers: {}\nuser: {}\n"},
 			"a.d:2:1: a file of users_from has users only; write tiers in limits.yaml\n" +
 				"a.d:4:1: a file of users_from: unknown field \"user\"; did you mean users? (valid: version, users)"},
@@ -214,43 +202,58 @@ func TestBundle(t *testing.T) {
 			t.Fatalf("unbundle(bundle(…)) (-want +got):\n%s", diff)
 		}
 		cut := rapid.IntRange(len(bundleMark), len(data)-1).Draw(t, "cut")
-		if got, err := unbundle(data[:cut]); err == nil || len(got) == 0 {
-			t.Fatalf("unbundle(%q) = %v, %v, want an error", data[:cut], got, err)
+		if got, err := unbundle(data[:cut]); len(got) == 0 || err == nil && len(bundle(got)) != cut {
+			t.Fatalf("unbundle(%q) = %v, %v, want an error, or the first files", data[:cut], got, err)
 		}
 	})
 }
 
 func TestBadBundles(t *testing.T) {
+	var manyFiles strings.Builder
+	for i := range maxUserFiles + 1 {
+		fmt.Fprintf(&manyFiles, "0 \"%d\"\n\n", i)
+	}
 	for _, tt := range []struct{ name, data, want string }{
-		{"version", "3 1\n0 \"\"\n\n", `the bundle of limit files has version "3"; only 1 and 2 are known`},
-		{"no overrides in version 2", "2 1\n0 \"\"\n\n", `the bundle of limit files is damaged: "1" is no number of files`},
-		{"overrides in version 1", "1 2\n0 \"\"\n\n2 \"\\x00overrides\"\n[]\n", `the bundle of limit files is damaged: file 1 has the name "\x00overrides"`},
-		{"number", "1 x\n", `the bundle of limit files is damaged: "x" is no number of files`},
-		{"no files", "1 0\n", `the bundle of limit files is damaged: "0" is no number of files`},
-		{"too many files", "1 99999\n", `the bundle of limit files is damaged: "99999" is no number of files`},
-		{"length", "1 1\n-1 \"\"\n\n", `the bundle of limit files is damaged: "-1 \"\"" is no length and name of a file`},
-		{"huge length", "1 1\n9223372036854775807 \"\"\n\n", `the bundle of limit files is damaged: "" has not its length of 9223372036854775807 bytes`},
-		{"name", "1 1\n0 a\n\n", `the bundle of limit files is damaged: "0 a" is no length and name of a file`},
-		{"first file has a name", "1 1\n0 \"a\"\n\n", `the bundle of limit files is damaged: file 0 has the name "a"`},
-		{"second file has none", "1 2\n0 \"\"\n\n0 \"\"\n\n", `the bundle of limit files is damaged: file 1 has the name ""`},
-		{"a name twice", "1 3\n0 \"\"\n\n0 \"a\"\n\n0 \"a\"\n\n", `the bundle of limit files is damaged: "a" is there twice`},
-		{"a file less", "1 2\n0 \"\"\n\n", `the bundle of limit files is damaged: "" is no length and name of a file`},
-		{"a byte less", "1 1\n2 \"\"\na\n", `the bundle of limit files is damaged: "" has not its length of 2 bytes`},
-		{"a byte more", "1 1\n0 \"\"\n\nx", "the bundle of limit files is damaged: something follows the last file"},
-		{"too large", strings.Repeat("1", MaxFileSize), "the file and those of its users_from are larger than 64 MiB"},
+		{"no files", "", `"" is no length and name of a file`},
+		{"too many files", "0 \"\"\n\n" + manyFiles.String(), "more than 1000 files"},
+		{"length", "-1 \"\"\n\n", `"-1 \"\"" is no length and name of a file`},
+		{"huge length", "9223372036854775807 \"\"\n\n", `"" has not its length of 9223372036854775807 bytes`},
+		{"name", "0 a\n\n", `"0 a" is no length and name of a file`},
+		{"first file has a name", "0 \"a\"\n\n", `file 0 has the name "a"`},
+		{"second file has none", "0 \"\"\n\n0 \"\"\n\n", `file 1 has the name ""`},
+		{"a name twice", "0 \"\"\n\n0 \"a\"\n\n0 \"a\"\n\n", `"a" is there twice`},
+		{"a byte less", "2 \"\"\na\n", `"" has not its length of 2 bytes`},
+		{"a byte more", "0 \"\"\n\nx", `"x" is no length and name of a file`},
+		{"too large", fmt.Sprintf("0 \"\"\n\n%d \"a\"\n%s\n", MaxFileSize+1, strings.Repeat("#", MaxFileSize+1)), "more than 64 MiB"},
 	} {
 		_, err := Parse("f", []byte(bundleMark+tt.data))
-		if want := "f:1:1: " + tt.want; err == nil || err.Error() != want {
+		if want := "f:1:1: the bundle of limit files is damaged: " + tt.want; err == nil || err.Error() != want {
 			t.Errorf("%s: Parse = %v, want %s", tt.name, err, want)
+		}
+	}
+}
+
+// What JoinSource puts together SplitSource takes apart, and nothing else.
+func TestJoinSource(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		file, overrides := []byte("version"+rapid.String().Draw(t, "file")), []byte(rapid.String().Draw(t, "overrides"))
+		gotFile, gotOverrides, err := SplitSource(JoinSource(file, overrides))
+		if string(gotFile) != string(file) || string(gotOverrides) != string(overrides) || err != nil {
+			t.Fatalf("SplitSource(JoinSource(%q, %q)) = %q, %q, %v", file, overrides, gotFile, gotOverrides, err)
+		}
+	})
+	for _, rest := range []string{"", "2", "2\n", "2\n[]", "3\n[]\n", "02\n[]\n", "-1\n[]\n", "0\n\n", "x\n[]\n"} {
+		if _, err := Parse("f", []byte(overridesMark+rest)); err == nil || !strings.HasPrefix(err.Error(), "f:1:1: the overrides are damaged: ") {
+			t.Errorf("Parse(%q) = %v, want an error of the overrides", overridesMark+rest, err)
 		}
 	}
 }
 
 func FuzzUnbundle(f *testing.F) {
 	f.Add(bundle([]source{{"", []byte("version: 1\n")}, {"users.d/a.yaml", []byte("users: {}")}}))
-	f.Add(bundle([]source{{"", []byte(originFile)}, {overridesName, EncodeOverrides([]limits.Override{newOverride("bob", `{"concurrent":3}`, time.Hour)})}}))
-	f.Add([]byte(bundleMark + "1 1\n0 \"\"\n\n"))
-	f.Add([]byte(bundleMark + "1 2\n3 \"\"\na\n"))
+	f.Add(JoinSource([]byte(originFile), EncodeOverrides([]limits.Override{newOverride("bob", `{"concurrent":3}`, time.Hour)})))
+	f.Add([]byte(bundleMark + "0 \"\"\n\n"))
+	f.Add([]byte(bundleMark + "3 \"\"\na\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		sources, err := unbundle(data)
 		if len(sources) == 0 {

@@ -152,6 +152,6 @@ func (f *file) addRecord(e *limits.Entry, w *written) uint32 {
 
 // recordTier notes the entry of all users of whom a file says the name of a tier alone.
 func (f *file) recordTier(name string) {
-	// One for all of them, so that a line of a flat file needs no more than to look its tier up.
+	// One for all of them, so that nothing is noted of each.
 	f.scalars[name] = f.addRecord(f.content.Tiers[name], &written{tier: true})
 }

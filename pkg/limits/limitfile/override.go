@@ -91,7 +91,7 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 		return nil, errors.New("since and until must be times from 1970 to 2200")
 	}
 	// The file's own reader judges them, so that both accept the same.
-	n, err := jsonNode(o.Limits)
+	n, err := overrideNode(o.Limits)
 	if err != nil {
 		return nil, fmt.Errorf("limits: %w", err)
 	}
@@ -102,6 +102,23 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 		}
 	}
 	return n, nil
+}
+
+// overrideNode reads the limits of an override as the nodes of a limit file.
+func overrideNode(data []byte) (*yaml.Node, error) {
+	if !utf8.Valid(data) {
+		return nil, errors.New("not UTF-8 text")
+	}
+	// JSON is YAML, but an override is no other YAML.
+	var text bytes.Buffer
+	if err := json.Compact(&text, data); err != nil {
+		return nil, err
+	}
+	document, _, err := documents(&text)
+	if err != nil {
+		return nil, err
+	}
+	return document.Content[0], nil
 }
 
 // orderly reports whether a time can be written, and compared.

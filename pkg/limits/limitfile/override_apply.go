@@ -3,7 +3,6 @@ package limitfile
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"gopkg.in/yaml.v3"
 
@@ -22,11 +21,10 @@ type Refused struct {
 // that Parse makes an equal one. It takes as long as Parse. There may be MaxOverrides at
 // most, of MaxOverridesSize.
 func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []Refused) {
-	sources, err := unbundle(s.Source())
+	file, had, err := SplitSource(s.Source())
 	if err != nil {
 		return s, nil // cannot be: Parse has read it
 	}
-	files, had := splitOverrides(sources)
 	var refused []Refused
 	var list []limits.Override // that can be encoded
 	for _, o := range overrides {
@@ -41,7 +39,7 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 		return s, refused
 	}
 	// From the source: what entries were made of is not kept, for a million users and the few of them with overrides.
-	f := parseSources(s.Name(), bundleWith(files, list))
+	f := parseSources(s.Name(), sourceWith(file, list))
 	if f.hasErrors() { // too much of them: the file itself is good
 		for _, o := range list {
 			refused = append(refused, Refused{o, f.errors()})
@@ -55,22 +53,18 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 	set := f.set
 	if len(f.refused) > 0 {
 		// Agents parse the source, and would refuse all of it for one of these.
-		set = set.WithOverrides(bundleWith(files, f.inForce), f.inForce, f.overridden)
+		set = set.WithOverrides(sourceWith(file, f.inForce), f.inForce, f.overridden)
 	}
 	// What has expired in s must not come back.
 	return set.At(s.Time()), refused
 }
 
-// bundleWith is the source of a set with overrides.
-func bundleWith(files []source, overrides []limits.Override) []byte {
-	switch {
-	// Clip: an append must not write into the array in which the overrides were.
-	case len(overrides) > 0:
-		return bundle(append(slices.Clip(files), source{overridesName, EncodeOverrides(overrides)}))
-	case len(files) == 1:
-		return files[0].data
+// sourceWith is the source of a set with overrides.
+func sourceWith(file []byte, overrides []limits.Override) []byte {
+	if len(overrides) == 0 {
+		return file
 	}
-	return bundle(files)
+	return JoinSource(file, EncodeOverrides(overrides))
 }
 
 // overrideState is what is known of overrides while a file is read. Its zero value has
@@ -102,7 +96,7 @@ func (f *file) readOverrides(data []byte) {
 	}
 	f.nodes, f.wanted, f.bases = map[string]*yaml.Node{}, map[string]bool{}, map[string]base{}
 	for _, o := range list {
-		// Checked again: a bundle comes from Redis, perhaps from a newer build.
+		// Checked again: they come from Redis, perhaps from a newer build.
 		n, err := checkOverride(o)
 		if err == nil && f.nodes[o.User] != nil {
 			err = errors.New("the user has two overrides")

@@ -132,7 +132,7 @@ func TestWithRefuses(t *testing.T) {
 		{"text for a number", newOverride("alice", `{"concurrent":"5"}`, time.Hour), "limits: concurrent must be a number, got text; write 5 without quotes"},
 		{"a fraction", newOverride("alice", `{"concurrent":1.5}`, time.Hour), `limits: concurrent must be a whole number in plain digits, or unlimited, got "1.5"`},
 		{"a field", newOverride("alice", `{"concurent":5}`, time.Hour), `limits: unknown field "concurent"; did you mean concurrent? (valid: tier, requests, costs, concurrent, bandwidth, over_limit, priority, mode, jobs)`},
-		{"a field twice", newOverride("alice", `{"concurrent":5,"concurrent":6}`, time.Hour), `limits: "concurrent" is there twice`},
+		{"a field twice", newOverride("alice", `{"concurrent":5,"concurrent":6}`, time.Hour), `limits has "concurrent" twice`},
 		{"a tier", newOverride("alice", `{"tier":"gold"}`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
 		{"the name of none", newOverride("alice", `"gold"`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
 		{"a class", newOverride("alice", `{"requests":{"get":5}}`, time.Hour), `limits: requests: unknown class "get"; did you mean GET? (valid: "*", DELETE, GET, HEAD, OPTIONS, OTHER, PATCH, POST, PUT)`},
@@ -143,9 +143,9 @@ func TestWithRefuses(t *testing.T) {
 		{"null", newOverride("alice", `null`, time.Hour), "limits: tier must be the name of a tier, got nothing"},
 		{"a list", newOverride("alice", `[1]`, time.Hour), `limits must be a mapping such as {"tier": "pro", "concurrent": 10}, got a list`},
 		{"no JSON", newOverride("alice", `{concurrent: 5}`, time.Hour), "limits: invalid character 'c'"},
-		{"more than one", newOverride("alice", `{"concurrent":5} 6`, time.Hour), "limits: something follows it"},
-		{"a part of one", newOverride("alice", `{"concurrent":5`, time.Hour), "limits: missing, or not complete"},
-		{"too deep", newOverride("alice", strings.Repeat(`{"a":`, 20)+"1"+strings.Repeat("}", 20), time.Hour), "limits: nested more than 16 deep"},
+		{"more than one", newOverride("alice", `{"concurrent":5} 6`, time.Hour), "limits: invalid character '6' after top-level value"},
+		{"a part of one", newOverride("alice", `{"concurrent":5`, time.Hour), "limits: unexpected end of JSON input"},
+		{"too deep", newOverride("alice", strings.Repeat(`{"a":`, 9000)+"1"+strings.Repeat("}", 9000), time.Hour), `limits: unknown field "a"`},
 		{"no UTF-8", newOverride("alice", "\"\xff\"", time.Hour), "limits: not UTF-8 text"},
 		{"who is exempt", newOverride("probe", `{"concurrent":5}`, time.Hour), `user "probe" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
 		{"who is exempt by a pattern", newOverride("mon-1", `{"concurrent":5}`, time.Hour), `user "mon-1" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
@@ -220,7 +220,7 @@ func TestOverridesOfASet(t *testing.T) {
 	}
 }
 
-// A bundle with an override that is not valid, as of another build, is refused whole.
+// A source with an override that is not valid, as of another build, is refused whole.
 func TestParseOfBadOverrides(t *testing.T) {
 	for data, want := range map[string]string{
 		`[{"user":"bob","limits":{"speed":1},"reason":"x","since":"2026-11-20T12:00:00Z","until":"2026-11-20T13:00:00Z"}]`: `f:1:1: override of user "bob": limits: unknown field "speed"`,
@@ -229,7 +229,7 @@ func TestParseOfBadOverrides(t *testing.T) {
 		`[] []`:                                 "f:1:1: the overrides are damaged: overrides: something follows them",
 		strings.Repeat(" ", MaxOverridesSize+1): "f:1:1: the overrides are damaged: overrides: larger than 1048576 bytes",
 	} {
-		_, err := Parse("f", bundle([]source{{"", []byte(overrideFile)}, {overridesName, []byte(data)}}))
+		_, err := Parse("f", JoinSource([]byte(overrideFile), []byte(data)))
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("Parse of %.80s = %v, want %s", data, err, want)
 		}

@@ -94,12 +94,12 @@ func (f *file) readOverride(n *yaml.Node, over layer) layer {
 // OverrideJobs returns limits of jobs over which an override is applied that is in force in the
 // set. A Set applies overrides to what its file says. This is for limits that are stored elsewhere.
 func OverrideJobs(s *limits.Set, o limits.Override, j limits.Jobs) limits.Jobs {
-	n, err := jsonNode(o.Limits)
+	n, err := overrideNode(o.Limits)
 	if err != nil {
 		return j // cannot be: what is in force has been read
 	}
 	// Without the services of the file, because the override has been checked against them.
-	f, d := newFile(s.Name(), nil), draft{jobs: &j, mode: j.Mode}
+	f, d := newFile(s.Name()), draft{jobs: &j, mode: j.Mode}
 	for key, value := range children(n) {
 		if key.Value == "jobs" || key.Value == "mode" {
 			limitFields[limitFields.indexOf(key.Value)].read(f, &d, place{kind: "limits"}, value)

@@ -8,7 +8,7 @@
 // To read it, begin here: files.go finds the files and bundle.go makes one source of them; yaml.go
 // makes nodes of a source and root.go takes the top of it apart. entry.go reads tiers, users and
 // overrides by the tables of limitfields.go, which table.go goes through, over the drafts of
-// draft.go; users.go and usersfile.go read who has them. lines.go notes where all of it stands.
+// draft.go; users.go reads who has them. lines.go notes where all of it stands.
 package limitfile
 
 import (
@@ -31,8 +31,8 @@ func Load(path string) (*limits.Set, error) {
 	return Parse(path, files.Data)
 }
 
-// Parse makes a Set of a limit file, or of the bundle that ReadFiles makes of one
-// with users_from; of the file alone Parse does not make one. The name stands for
+// Parse makes a Set of a limit file, of the bundle that ReadFiles makes of one with
+// users_from, or of what JoinSource makes of either. The name stands for
 // the file in errors, and its folder for that of the other files. The error is of
 // type Errors, and tells everything that is wrong. An empty file is an error. Parse
 // keeps a copy of data.
@@ -52,10 +52,13 @@ func Parse(name string, data []byte) (*limits.Set, error) {
 
 // parseSources reads a file and those of its users_from.
 func parseSources(name string, data []byte) *file {
-	f := newFile(name, data)
-	var overrides []byte
-	var err error
-	if f.sources, overrides, err = openSources(name, data); err != nil {
+	f := newFile(name)
+	files, overrides, err := SplitSource(data)
+	if err == nil {
+		f.bundled = isBundle(files)
+		f.sources, err = openFiles(name, files)
+	}
+	if err != nil {
 		// No place in it means anything to people: they have written no bundle.
 		f.addError(1, 1, "%v", err)
 		return f
@@ -93,13 +96,12 @@ type file struct {
 	cost  costDraft
 }
 
-func newFile(name string, data []byte) *file {
+func newFile(name string) *file {
 	return &file{
 		problems: problems{file: name},
 		content: limits.Content{
 			Name: name, Tiers: map[string]*limits.Entry{}, Users: map[string]limits.Named{}, Names: map[string]string{},
 		},
-		bundled:    isBundle(data),
 		drafts:     newDrafts(),
 		tiers:      map[string]layer{},
 		classNames: classes,
@@ -116,10 +118,6 @@ func (f *file) readSources() {
 		f.beginFile(s.name, lines)
 		// One more than it has newlines, for the last line.
 		lines += bytes.Count(s.data, []byte("\n")) + 1
-		if i > 0 && s.isFlat() {
-			f.readFlatFile(s.data)
-			continue
-		}
 		root := f.decode(s.data)
 		switch {
 		case root == nil:

@@ -65,7 +65,7 @@ func schemaFile() *schema {
 			"anonymous_tier": tierRef("Anonymous tier", "The tier of requests without a user's name, and of users who are known by their IP address. Without it they have the default tier."),
 			"unreadable":     tierRef("Unreadable tier", "The tier that all requests share whose credentials cannot be read, or who have more than one. Without it they have the default tier."),
 			"users_from": {
-				Title: "Further files of users", Description: "Files that have users only ({users: {alice: pro}}), named as seen from the folder of this one; in those whose names end with .txt each line is a name and a tier. * and ? stand for any characters of a name, and may match no file.",
+				Title: "Further files of users", Description: "Files that have users only ({users: {alice: pro}}), named as seen from the folder of this one. * and ? stand for any characters of a name, and may match no file.",
 				AnyOf: []*schema{
 					{Types: textOrNumber, Pattern: `^[\s\S]`, MaxLength: jsonschema.Ptr(maxGlobBytes)},
 					listOf(maxGlobs, &schema{Types: textOrNumber, Pattern: `^[\s\S]`, MaxLength: jsonschema.Ptr(maxGlobBytes)}),

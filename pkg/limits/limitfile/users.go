@@ -41,35 +41,35 @@ func (f *file) readUser(key, value *yaml.Node) {
 	}
 	// Read before it is known whether the name is there twice, so that all errors are told.
 	entry := f.readUserEntry(key, value)
-	if f.addNamed(key.Value, key.Line, key.Column, entry) && pattern {
+	if f.addNamed(key, entry) && pattern {
 		f.content.Patterns = append(f.content.Patterns, key.Value)
 	}
 }
 
 // addNamed reports whether nobody had named the user before.
-func (f *file) addNamed(name string, line, column int, entry uint32) bool {
-	wire := limits.Key(name)
+func (f *file) addNamed(key *yaml.Node, entry uint32) bool {
+	wire := limits.Key(key.Value)
 	if first, ok := f.content.Users[wire]; ok {
-		f.refuseTwice(name, line, column, first)
+		f.refuseTwice(key, first)
 		return false
 	}
 	before := f.origins.files[f.source].before
-	f.content.Users[wire] = limits.Named{Entry: entry, Line: uint32(before + line)}
-	if wire != name {
-		f.content.Names[wire] = name
+	f.content.Users[wire] = limits.Named{Entry: entry, Line: uint32(before + key.Line)}
+	if wire != key.Value {
+		f.content.Names[wire] = key.Value
 	}
 	return true
 }
 
-func (f *file) refuseTwice(name string, line, column int, first limits.Named) {
+func (f *file) refuseTwice(key *yaml.Node, first limits.Named) {
 	switch in, at := f.origins.find(first.Line); {
 	case f.isFull(): // a file may name each of a million users twice
 		f.more++
 	// Within one file the line is enough.
 	case in.name == f.sources[f.source].name:
-		f.addError(line, column, "users has %s twice, first on line %d", quote(name), at)
+		f.errorf(key, "users has %s twice, first on line %d", quote(key.Value), at)
 	default:
-		f.addError(line, column, "users: %s is named in two files, first at %s:%d", quote(name), in.name, at)
+		f.errorf(key, "users: %s is named in two files, first at %s:%d", quote(key.Value), in.name, at)
 	}
 }
 

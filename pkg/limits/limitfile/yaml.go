@@ -50,7 +50,7 @@ func (p *problems) decode(data []byte) *yaml.Node {
 	}
 	// Counted before it is read: the library has no bound, and a file of 64 MiB may take many times as much memory.
 	if n := countParts(data); n > maxParts {
-		p.addError(1, 1, "the file has about %d values; at most %d are possible, not counting users in files of users_from whose names end with .txt", n, maxParts)
+		p.addError(1, 1, "the file has about %d values; at most %d are possible", n, maxParts)
 		return nil
 	}
 	first, second, err := documents(bytes.NewReader(data))
