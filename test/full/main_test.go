@@ -62,7 +62,7 @@ func keepsOverride(t *testing.T, s *scene.Scene, version string, servers ...*pro
 	proctest.Eventually(t, "the override", func() error {
 		var kept []string
 		for _, n := range servers {
-			kept = append(kept, proctest.RedisCommand(t, n.Addr, "HGET", "sluice:overrides", "list"))
+			kept = append(kept, proctest.RedisCommand(t, n.Addr, "HGET", "sluice:{cluster}:overrides", "list"))
 		}
 		if !strings.Contains(fmt.Sprint(kept), "bob") {
 			return fmt.Errorf("Redis has %q", kept)

@@ -35,7 +35,7 @@ func startRedisCluster(t *testing.T, s scene.Secured, more ...string) *redisClus
 		return slices.Concat(s.Args, []string{"--tls-port", proctest.PortOf(tls), "--tls-cluster", "yes", "--cluster-announce-ip", "127.0.0.1",
 			"--cluster-announce-tls-port", proctest.PortOf(clients.Addr), "--cluster-announce-bus-port", proctest.PortOf(nodes.Addr),
 			"--bind-source-addr", nodeIP(node), // by which the lines know whose connection it is
-			"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "4000"}, more)
+			"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "10000"}, more) // so long that agents notice first
 	})
 	b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: redisShards})
 	if err != nil {
