@@ -1,18 +1,15 @@
 package polygen
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
-	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 )
 
@@ -121,76 +118,4 @@ func TestDemandBecomesPolicies(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Through Redis: what agents report reaches polygen, also when nothing else
-// happens, and what it says them.
-func TestShareEndToEnd(t *testing.T) {
-	t.Parallel()
-	addr := redis(t)
-	a := startAgents(t, addr)
-	g := newGenerator(t, addr, "polygen", nil)
-	g.write(t, moving)
-	if err := g.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	g.adoptFile(g.options.Limits.Set())
-	g.run(t).awaitLead(t)
-	// shares are the last words about a user's bytes down, in MiB.
-	shares := func(user string) (last string) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		of := map[string]string{}
-		for _, m := range a.heard {
-			if m, ok := m.(policy.Share); ok && m.User == user && m.Direction == bandwidth.Down {
-				for _, s := range m.Shares {
-					of[s.Instance] = fmt.Sprintf("%s %.1f ", s.Instance, float64(s.Bytes)/mib)
-				}
-				// One whose share has ended is not named, and the other one has all then.
-				if len(m.Shares) == 0 {
-					delete(of, "two")
-				}
-			}
-		}
-		return of["one"] + of["two"]
-	}
-	// Reports of an instance that is not in the registry do not count for long.
-	report := func(demands ...bus.Demand) error {
-		for _, name := range []string{"one", "two"} {
-			if _, err := a.bus.Register(t.Context(), name, "", ""); err != nil {
-				return err
-			}
-		}
-		for _, d := range demands {
-			if err := a.bus.Demand(t.Context(), d[0].Instance, d); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	for _, s := range []struct {
-		name    string
-		reports []bus.Demand
-		want    string
-	}{
-		{"one instance", []bus.Demand{demands("one", "alice", 1)}, "one 8.0 "},
-		{"another one", []bus.Demand{demands("one", "alice", 1), demands("two", "alice", 3)}, "one 2.0 two 6.0 "},
-		{"which is silent for 2 s", []bus.Demand{given("one", "alice", 1, 2*mib, mib)}, "one 8.0 "},
-	} {
-		proctest.Eventually(t, s.name, func() error {
-			if err := report(s.reports...); err != nil {
-				return err
-			}
-			if got := shares("alice"); got != s.want {
-				return fmt.Errorf("shares %q, want %q", got, s.want)
-			}
-			return nil
-		})
-	}
-	proctest.Eventually(t, "it is counted", func() error { // after it is sent
-		if sent, reported := testutil.ToFloat64(g.metrics.shares), testutil.ToFloat64(g.metrics.demand); sent < 6 || reported < 3 {
-			return fmt.Errorf("%v shares sent for %v reports, want 6 for 3 at least", sent, reported)
-		}
-		return nil
-	})
 }

@@ -95,24 +95,6 @@ func TestEndOfOverrideByHandIsAudited(t *testing.T) {
 	}
 }
 
-// One that runs notices by itself.
-func TestRunningOverridesExpire(t *testing.T) {
-	t.Parallel()
-	g := newGenerator(t, redis(t), "polygen", nil)
-	g.write(t, lent(time.Now().Add(2*time.Second)))
-	if err := g.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	g.adoptFile(g.options.Limits.Set())
-	g.run(t)
-	proctest.Eventually(t, "the override expires", func() error {
-		if l := g.User("bob").Limits; len(l) != 1 || l[0].Max != 10 {
-			return fmt.Errorf("limits %+v", l)
-		}
-		return nil
-	})
-}
-
 // A set whose overrides have expired before polygen starts never is in force.
 func TestExpiredAtStart(t *testing.T) {
 	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)

@@ -1,8 +1,6 @@
 package polygen
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +10,6 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/pkg/concurrency"
 )
 
 // twenty allows twenty requests in progress.
@@ -94,80 +90,6 @@ func TestProgressBecomesPolicies(t *testing.T) {
 					t.Errorf("shares hold until %v, want 3 s", m.Until)
 				}
 			}
-		})
-	}
-}
-
-// Through Redis: what agents ask for reaches polygen, and what it says them.
-func TestBlockEndToEnd(t *testing.T) {
-	t.Parallel()
-	addr := redis(t)
-	a := startAgents(t, addr)
-	g := newGenerator(t, addr, "polygen", nil)
-	g.write(t, twenty)
-	if err := g.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	g.adoptFile(g.options.Limits.Set())
-	g.run(t).awaitLead(t)
-	// A test that stands still for longer than a heartbeat may takes its instance away:
-	// then polygen unblocks, and blocks again. So the last policy counts.
-	last := func() string {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		for _, m := range slices.Backward(a.heard) {
-			if _, ok := m.(policy.Limits); !ok {
-				return fmt.Sprintf("%T", m)
-			}
-		}
-		return ""
-	}
-	blocks := func() (n int) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		for _, m := range a.heard {
-			if _, ok := m.(policy.Block); ok {
-				n++
-			}
-		}
-		return n
-	}
-	// Reports of an instance that is not in the registry do not count for long.
-	register := func() error {
-		_, err := a.bus.Register(t.Context(), "one", "", "")
-		return err
-	}
-	proctest.Eventually(t, "polygen knows the instance", register)
-	seq := uint64(0)
-	for _, s := range []struct {
-		active int
-		want   string
-	}{{20, "policy.Block"}, {1, "policy.Unblock"}} {
-		proctest.Eventually(t, fmt.Sprintf("%d in progress", s.active), func() error {
-			if err := register(); err != nil {
-				return err
-			}
-			seq++
-			_, err := a.bus.Slots(t.Context(), "one", 1, []concurrency.Ask{{User: "alice", Seq: seq, Want: s.active, Active: s.active, Limit: 20}})
-			if err != nil {
-				return err
-			}
-			if got := last(); got != s.want {
-				return fmt.Errorf("heard %q last, want %q", got, s.want)
-			}
-			return nil
-		})
-		if s.active < 20 {
-			break
-		}
-		proctest.Eventually(t, "the block is repeated though nothing new is reported", func() error {
-			if err := register(); err != nil {
-				return err
-			}
-			if got := blocks(); got < 3 {
-				return fmt.Errorf("heard %d times", got)
-			}
-			return nil
 		})
 	}
 }
