@@ -8,8 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -205,35 +203,6 @@ func TestALostAnswerIsNotAskedForAgain(t *testing.T) {
 				t.Errorf("the next Take = %+v, %v, want a total of 3", taken, err)
 			}
 		})
-	}
-}
-
-func TestSentinelsSayWhereRedisIs(t *testing.T) {
-	s := startRedis(t)
-	host, port, _ := net.SplitHostPort(s.addr)
-	sentinel := proctest.FreeAddr(t)
-	_, sentinelPort, _ := net.SplitHostPort(sentinel)
-	conf := filepath.Join(t.TempDir(), "sentinel.conf")
-	text := fmt.Sprintf("bind 127.0.0.1\nport %s\nsentinel monitor sluice %s %s 1\n", sentinelPort, host, port)
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	proctest.Start(t, nil, "redis-server", conf, "--sentinel")
-
-	b := s.openWith(t, bus.Options{Addresses: []string{sentinel}, MasterName: "sluice", Timeout: time.Second})
-	proctest.Eventually(t, "Register by way of the Sentinel", func() error {
-		_, err := b.Register(context.Background(), "a", "", "")
-		return err
-	})
-	if n := s.do(t, "ZCARD", "sluice:{cluster}:instances"); n != int64(1) {
-		t.Errorf("%v instances at the master, want 1", n)
-	}
-	ear := listen(t, b, bus.InstancesChannel)
-	if err := b.Leave(context.Background(), "a"); err != nil {
-		t.Error(err)
-	}
-	if r := ear.next(t).(bus.Registry); len(r.Instances) != 0 {
-		t.Errorf("was told of %q, want nobody", r.Instances)
 	}
 }
 

@@ -37,12 +37,7 @@ func startRedisCluster(t *testing.T, s scene.Secured, more ...string) *redisClus
 			"--bind-source-addr", nodeIP(node), // by which the lines know whose connection it is
 			"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "10000"}, more) // so long that agents notice first
 	})
-	b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: redisShards})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.Close() })
-	r.bus = b
+	r.bus = openBus(t, bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: redisShards}) // connects to nobody
 	return r
 }
 

@@ -1,4 +1,4 @@
-package bus_test
+package full
 
 import (
 	"fmt"
@@ -22,11 +22,7 @@ func TestReportsToAPromotedReplicaCountOnce(t *testing.T) {
 	const shards = 6
 	with := proctest.NewSecureRedis(t)
 	secure, addrs, nodes := proctest.SecureRedisCluster(t, with)
-	b, err := bus.Open(bus.Options{Addresses: secure, Cluster: true, Shards: shards, TLS: with.Client(t), Username: "sluice-agent", Password: "sluice-agent"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.Close() })
+	b := openBus(t, bus.Options{Addresses: secure, Cluster: true, Shards: shards, TLS: with.Client(t), Username: "sluice-agent", Password: "sluice-agent"})
 	ctx, second := t.Context(), time.Now().Unix()
 	users := make([]string, shards)
 	for i := 0; len(users[0])*len(users[1])*len(users[2])*len(users[3])*len(users[4])*len(users[5]) == 0; i++ {
