@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -151,6 +152,69 @@ func TestMasterCutOff(t *testing.T) {
 			awaitAll(t, s)
 		})
 	}
+}
+
+// move moves the slot of a shard, with all its keys, to another master, as redis-cli does.
+func (r *redisCluster) move(shard, from, to int) {
+	r.t.Helper()
+	command := func(node int, command ...string) string {
+		return strings.TrimSpace(proctest.RedisCommand(r.t, r.nodes[node].Addr, command...))
+	}
+	slot := command(from, "CLUSTER", "KEYSLOT", fmt.Sprintf("{%d}", shard))
+	source, target := command(from, "CLUSTER", "MYID"), command(to, "CLUSTER", "MYID")
+	command(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", source)
+	command(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", target)
+	for keys := command(from, "CLUSTER", "GETKEYSINSLOT", slot, "100"); keys != ""; keys = command(from, "CLUSTER", "GETKEYSINSLOT", slot, "100") {
+		migrate := append([]string{"MIGRATE", "127.0.0.1", proctest.PortOf(r.addrs[to]), "", "0", "5000", "KEYS"}, strings.Split(keys, "\n")...)
+		if got := command(from, migrate...); got != "OK" && got != "NOKEY" {
+			r.t.Fatalf("keys of slot %s did not move: %s", slot, got)
+		}
+	}
+	for _, node := range []int{to, from, 3 - to - from} {
+		if got := command(node, "CLUSTER", "SETSLOT", slot, "NODE", target); got != "OK" {
+			r.t.Fatalf("slot %s is not its new master's: %s", slot, got)
+		}
+	}
+}
+
+// A master that is silent for a while, even that of the registry, concerns the users of its shards alone, and so does a shard that
+// moves to another master.
+func TestShardsFailAlone(t *testing.T) {
+	t.Parallel()
+	secure := scene.NewSecured(t)
+	r := startRedisCluster(t, secure, "--cluster-node-timeout", "600000") // no replica takes over
+	s := scene.Start(t, secure.Options(redisLimits, r.addrs, "--redis-shards", fmt.Sprint(redisShards)))
+	registry := r.masterOf("cluster")
+	shards, far := r.shardsOf(registry)
+	_, near := r.shardsOf((registry + 1) % 3)
+	_, moved := r.shardsOf((registry + 2) % 3)
+	var moving, silent, back period
+	report := during(t, s, []string{far, near, moved}, func() {
+		moving.from = time.Now()
+		r.move(r.bus.ShardOf(moved), (registry+2)%3, (registry+1)%3)
+		moving.to = time.Now()
+		wholeSeconds(2)
+		silent.from = time.Now()
+		if err := r.nodes[registry].Signal(syscall.SIGSTOP); err != nil {
+			t.Error(err)
+		}
+		silent.to = awaitLost(t, s, shards).to
+		for _, in := range s.Instances {
+			if n := in.Metric(t, "sluice_instances"); n != 2 {
+				t.Errorf("%s knows of %v instances without the registry, want 2", in.Name, n)
+			}
+		}
+		wholeSeconds(1)
+		back.from = time.Now()
+		if err := r.nodes[registry].Signal(syscall.SIGCONT); err != nil {
+			t.Error(err)
+		}
+		back.to = awaitLost(t, s, "").to
+	})
+	checkDay(t, report, near, redisLimit, 0.9)
+	checkDay(t, report, moved, redisLimit, 0.9, moving)
+	checkDay(t, report, far, redisLimit, 0.4, silent, back)
+	awaitAll(t, s)
 }
 
 // A whole cluster that is killed and started again, with what it had or without anything, costs two limits at most in
