@@ -71,12 +71,9 @@ const (
 	// slotsFresh is how long after its last write an instance counts as live without a look.
 	slotsFresh = time.Second
 
-	// instanceTimeout is how long an instance of a small cluster may be silent: see Lapse.
-	instanceTimeout = missedBeats * BeatEvery
-
 	// aliveTimeout is how long an instance may be silent in a shard, which hears of it twice
 	// a second in a cluster of any size: what a dead instance held is free to others within 2 s.
-	aliveTimeout = instanceTimeout + BeatEvery
+	aliveTimeout = Lapse + BeatEvery
 
 	// registryTTL is how long the list of instances is kept when nobody is heard: much longer
 	// than machines stand still, for whoever is heard first would find no others.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -35,23 +36,22 @@ const (
 	// epochKey has the epoch: it names the present membership.
 	epochKey = "sluice:{cluster}:epoch"
 
-	// changesKey has the last changes of the membership.
-	changesKey = "sluice:{cluster}:changes"
-)
+	// BeatEvery is how often an instance registers.
+	BeatEvery = 250 * time.Millisecond
 
-// registryKeys are those of scripts/registry.lua, and the first of them those of
-// scripts/heartbeat.lua.
-var registryKeys = []string{instancesKey, shardsKey, epochKey, changesKey, versionsKey, problemsKey}
+	// Lapse is for how long an instance may be silent before it is gone.
+	Lapse = 6 * BeatEvery
 
-const (
 	maxProblem = 100 // bounds what is told of a problem, in bytes
-	maxChanges = 32  // that are kept for those who missed their messages
 )
+
+// registryKeys are those of scripts/registry.lua.
+var registryKeys = []string{instancesKey, shardsKey, epochKey, versionsKey, problemsKey}
 
 // Register is an instance's heartbeat. An instance calls it before it serves, and then
-// when HeartbeatDue says, with the version of the limits that it enforces ("" for none yet)
+// every BeatEvery, with the version of the limits that it enforces ("" for none yet)
 // and its problem ("" for none), of which the first 100 bytes are kept. Register drops the
-// instances that have been silent for their Lapse, and tells all subscribers of
+// instances that have been silent for Lapse, and tells all subscribers of
 // InstancesChannel when the membership changed. Time in which no instance was heard does not
 // count, unless the instance is new: then Redis stood still, or all machines did. It fails
 // with ErrShards while processes with another number of shards are there.
@@ -59,29 +59,22 @@ const (
 // In a cluster that does not change, what it costs Redis does not depend on the number of
 // instances: names are sent only to those whose epoch is another.
 func (b *Bus) Register(ctx context.Context, instance, version, problem string) (r Registry, err error) {
-	said, began := newStatus(version, problem), time.Now()
+	// It is for people, and kept for each instance. The cut may be within a rune.
+	if len(problem) > maxProblem {
+		problem = strings.ToValidUTF8(problem[:maxProblem], "")
+	}
 	err = b.callRedis(ctx, "register", "register instance", func(ctx context.Context) (err error) {
-		r, err = b.heartbeat(ctx, instance, said)
+		r, err = b.changeRegistry(ctx, "register", instance, version, problem)
 		return err
 	})
-	// Also of a failure: the next heartbeat must not rely on this one's having been heard.
-	b.membership.heard(instance, said, began, r.Now, err)
 	return r, err
-}
-
-// HeartbeatDue reports whether an instance that asks every BeatEvery should call Register
-// now, because the rhythm of a cluster of this size says so, or because there is something
-// to tell Redis or to find out.
-func (b *Bus) HeartbeatDue(instance, version, problem string) bool {
-	return b.membership.due(instance, newStatus(version, problem), time.Now())
 }
 
 // Leave takes an instance out of the registry without waiting for its lapse. Its slots are its own until its shards
 // have not heard of it for a while, for its HAProxy goes on with its requests.
 func (b *Bus) Leave(ctx context.Context, instance string) error {
-	b.membership.leave(instance)
 	return b.callRedis(ctx, "leave", "leave instance", func(ctx context.Context) error {
-		_, err := b.changeRegistry(ctx, "leave", instance, status{})
+		_, err := b.changeRegistry(ctx, "leave", instance, "", "")
 		return err
 	})
 }
@@ -92,7 +85,7 @@ func (b *Bus) Leave(ctx context.Context, instance string) error {
 // It costs Redis the more, the more instances there are.
 func (b *Bus) Instances(ctx context.Context) (r Registry, err error) {
 	err = b.callRedis(ctx, "list", "list instance", func(ctx context.Context) (err error) {
-		if r, err = b.changeRegistry(ctx, "list", "", status{}); err != nil {
+		if r, err = b.changeRegistry(ctx, "list", "", "", ""); err != nil {
 			return err
 		}
 		// Read only here, for the API: heartbeats would cost the more, the more instances there are.
@@ -123,44 +116,14 @@ func (r Registry) saidBy(hash *redis.MapStringStringCmd) map[string]string {
 	return of
 }
 
-// heartbeat lets scripts/registry.lua do what scripts/heartbeat.lua cannot.
-func (b *Bus) heartbeat(ctx context.Context, instance string, said status) (Registry, error) {
-	known, at, all, short := b.membership.beat(instance, said)
-	if short {
-		pace := paceOf(known.epoch)
-		count, lapse := "", pace.lapse()
-		// The number is how the script finds out that somebody is silent: to count is cheaper than to compare names.
-		if all {
-			count = strconv.Itoa(len(known.instances))
-		}
-		replies, err := b.evalScripts(ctx, call{
-			script: heartbeatScript,
-			keys:   registryKeys[:3],
-			args: []any{instance, b.shards, known.epoch, at, (lapse / 3).Milliseconds(), lapse.Milliseconds(),
-				shardsTTL.Milliseconds(), count, pace.fraction()},
-		})
-		if err != nil {
-			return Registry{}, err
-		}
-		// Anything else, and a plain 0, says that it has changed nothing, and that the long one has to decide.
-		if reply, ok := replies[0].([]any); ok {
-			if now, ok := readTime(reply); ok {
-				return Registry{Instances: known.instances, Now: now}, nil
-			}
-		}
-	}
-	return b.changeRegistry(ctx, "register", instance, said)
-}
-
-func (b *Bus) changeRegistry(ctx context.Context, action, instance string, said status) (Registry, error) {
+func (b *Bus) changeRegistry(ctx context.Context, action, instance, version, problem string) (Registry, error) {
 	known := b.membership.known()
 	// The word of a call is no other call's: an epoch that Redis makes once more after it has forgotten some is another.
 	replies, err := b.evalScripts(ctx, call{
 		script: registryScript,
 		keys:   registryKeys,
-		args: []any{action, instance, said.version, b.shards, instanceTimeout.Milliseconds(), registryTTL.Milliseconds(), said.problem,
-			shardsTTL.Milliseconds(), known.epoch, b.session + "." + strconv.FormatInt(b.calls.Add(1), 36), maxChanges,
-			fullRhythm, int(slowestPace)},
+		args: []any{action, instance, version, b.shards, Lapse.Milliseconds(), registryTTL.Milliseconds(), problem,
+			shardsTTL.Milliseconds(), known.epoch, b.session + "." + strconv.FormatInt(b.calls.Add(1), 36)},
 	})
 	if err != nil {
 		return Registry{}, err
@@ -179,10 +142,10 @@ func (b *Bus) changeRegistry(ctx context.Context, action, instance string, said 
 	if !ok || !ok2 || len(words) == 0 {
 		return Registry{}, &replyError{reply}
 	}
-	// The changes do not lead from what is known to the epoch: the whole list is asked for next.
-	if known, ok = known.catchUp(words); !ok {
-		b.membership.askForAll()
-		return Registry{}, &replyError{reply}
+	// Names follow if the caller knows another epoch. Redis has them by when they were heard.
+	if epoch, names := words[0], words[1:]; epoch == "" || epoch != known.epoch {
+		slices.Sort(names)
+		known = members{epoch, names}
 	}
 	b.membership.replace(known, now)
 	return Registry{Instances: known.instances, Now: now}, nil
@@ -196,34 +159,6 @@ func readTexts(reply []any) (texts []string, ok bool) {
 		}
 	}
 	return texts, true
-}
-
-// catchUp is the membership after a reply of scripts/registry.lua, from the epoch on.
-func (m members) catchUp(reply []string) (members, bool) {
-	epoch := reply[0]
-	// Nothing follows if the caller knows the epoch. A reply that says so of another one is not to be believed.
-	if len(reply) == 1 {
-		return m, epoch == m.epoch
-	}
-	if reply[1] == "whole" {
-		// Redis has them by when they were heard.
-		whole := slices.Clone(reply[2:])
-		slices.Sort(whole)
-		return members{epoch, whole}, true
-	}
-	// The messages that were published, so that a change means the same to who heard it and to who missed it.
-	for _, message := range reply[2:] {
-		c, err := decodeChange(message)
-		if err != nil {
-			return m, false
-		}
-		var ok bool
-		if m, ok = m.after(c); !ok {
-			return m, false
-		}
-	}
-	// All of them were there, and none that Redis has not told of.
-	return m, m.epoch == epoch
 }
 
 // checkShards compares the number of shards in force with this process's.

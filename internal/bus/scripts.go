@@ -35,7 +35,6 @@ var (
 	eventsScript    = newScript("events")
 	registryScript  = newScript("registry")
 	leadScript      = newScript("lead")
-	heartbeatScript = newScript("heartbeat")
 	publishScript   = newScript("publish")
 	limitsScript    = newScript("limits")
 	keepScript      = newScript("keep")

@@ -63,7 +63,7 @@ func (b *Bus) Subscribe(ctx context.Context, channels []Channel, handle func(Eve
 		}
 		named[string(channel)] = channel
 	}
-	s := &subscription{bus: b, queue: newQueue(), handle: handle, instances: slices.Contains(channels, InstancesChannel)}
+	s := &subscription{bus: b, queue: newQueue(), handle: handle}
 	return s.run(ctx, (&ear{subscription: s, channels: named}).keepReading)
 }
 
@@ -82,7 +82,6 @@ type subscription struct {
 	queue        *queue
 	starts       *queue // those of StartsChannel, which nothing else waits for; nil without reports
 	handle       func(Event)
-	instances    bool            // to InstancesChannel
 	unpacker     policy.Unpacker // of the goroutine that dispatches the queue
 	malformedLog loglimit.Limit
 }
@@ -262,10 +261,6 @@ func (s *subscription) decode(m message) (event Event) {
 	bad := 1
 	switch m.channel {
 	case gapChannel:
-		// Who joined or left meanwhile is not waited for until the rhythm of a large cluster says so.
-		if s.instances {
-			s.bus.membership.missed()
-		}
 		return Connected{}
 	case UsageChannel:
 		event, err = decodeUsage(m.payload)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -133,7 +134,8 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 		},
 		"KeepOverrides": func() error {
 			version, _, err := polygen.Overrides(ctx, "")
-			return errors.Join(err, polygen.KeepOverrides(ctx, version+"1", []byte("[]"), time.Hour))
+			number, _ := strconv.Atoi(version)
+			return errors.Join(err, polygen.KeepOverrides(ctx, strconv.Itoa(number+1), []byte("[]"), time.Hour))
 		},
 		"polygen's Time": func() error { _, err := polygen.Time(ctx); return err },
 	}

@@ -26,7 +26,6 @@ func (a *Agent) follow(ctx context.Context) error {
 		case bus.Connected:
 			// A new set may have been announced while nobody listened. Polygen repeats the version, but later than now.
 			a.wantLimits()
-			a.listening()
 		}
 	})
 }

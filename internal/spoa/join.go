@@ -33,7 +33,7 @@ func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Another agent may believe that it is alone until its next heartbeat. Where heartbeats are rarer nobody does.
+	// Another agent may believe that it is alone until its next heartbeat.
 	for waited := time.Duration(0); instances > 1 && waited <= beatEvery; waited += beatEvery / 2 {
 		if !clock.Sleep(ctx, beatEvery/2) {
 			return nil, ctx.Err()

@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// beatEvery is how often an agent looks whether it has to say that it is there; in a cluster of up to 250
-// instances it always has to.
+// beatEvery is how often an agent says that it is there.
 const beatEvery = bus.BeatEvery
 
 // heartbeats keeps the agent in the registry and its clock right.
@@ -36,7 +35,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		a.names.logShared(time.Now(), a.options.Logger)
 		// What is over is dropped first: it must go on while Redis is lost. What came of the heartbeat is
 		// noted by part of Redis.
-		a.beat(ctx)
+		_, _ = a.heartbeat(ctx)
 		names, why := a.limiter.lostParts()
 		a.lossLog.note(names, why, &a.options)
 		a.lossLog.noteOpen(a.openShards(), &a.options)
@@ -45,17 +44,6 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 
 func (a *Agent) showAway() {
 	a.limiter.update(func(now time.Time) { a.metrics.away.Set(float64(len(a.membership.away.list(now.Unix())))) })
-}
-
-// beat does what is due every beatEvery.
-func (a *Agent) beat(ctx context.Context) {
-	if version, problem := a.status(); a.options.Bus.HeartbeatDue(a.options.Instance, version, problem) {
-		_, _ = a.heartbeat(ctx)
-		return
-	}
-	// How soon a dead instance's slots are free, and a lost shard is found again, does not depend on how many instances
-	// there are.
-	_ = a.tellShards(ctx)
 }
 
 // forget drops what is over.
@@ -181,12 +169,12 @@ type membership struct {
 
 	// The limiter's lock guards these.
 	listed time.Time // when, by Redis' clock
-	found  time.Time // when the registry last answered after it had, or may have, been away
+	found  time.Time // when the registry last answered after it had been away
 	away   away
 }
 
 // aheadAtMost is how far a published list may be ahead of the last one: heartbeats are
-// answered every two seconds or more often, and after a loss of Redis the first of them tells.
+// answered every quarter of a second, and after a loss of Redis the first of them tells.
 const aheadAtMost = 5 * time.Second
 
 // follows reports whether a published list is to be taken.
@@ -229,18 +217,7 @@ func (a *Agent) joined(r bus.Registry) {
 func (a *Agent) mayBeForgotten() bool {
 	// Those that it has forgotten register again when it is back, as do those that have not reached it yet: for that it
 	// waits for as long as for a heartbeat.
-	return a.limiter.lost.registry || time.Since(a.membership.found) < bus.Lapse(int(a.limiter.inForce.instances.Load()))
-}
-
-// listening notes that what is published may have been missed until now.
-func (a *Agent) listening() {
-	a.limiter.update(func(time.Time) {
-		// A Redis that was restarted in between may have forgotten the instances. Where heartbeats are rare they may not
-		// have found that out, and the connection has.
-		if bus.HeartbeatEvery(int(a.limiter.inForce.instances.Load())) > beatEvery {
-			a.membership.found = time.Now()
-		}
-	})
+	return a.limiter.lost.registry || time.Since(a.membership.found) < bus.Lapse
 }
 
 // takeInstances puts a list of instances into force; the limiter's lock is held.

@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -144,7 +143,7 @@ func TestNobodyIsGoneWithTheRegistry(t *testing.T) {
 			{"all are there", nil, all, 0, 3},
 			{"the registry is lost", errAway, some, time.Minute, 3},
 			{"it is back, and was emptied", nil, some, 0, 3},
-			{"one more is heard again", nil, bus.Registry{Instances: []string{"a", "b"}}, bus.Lapse(3) - ms, 3},
+			{"one more is heard again", nil, bus.Registry{Instances: []string{"a", "b"}}, bus.Lapse - ms, 3},
 			{"who has not been heard by now is gone", nil, bus.Registry{Instances: []string{"a", "b"}}, ms, 2},
 			{"who joins is not waited for", nil, all, 0, 3},
 		} {
@@ -155,89 +154,6 @@ func TestNobodyIsGoneWithTheRegistry(t *testing.T) {
 				t.Errorf("%s: %d instances, want %d", step.name, got, step.want)
 			}
 		}
-	})
-}
-
-// A Redis that was restarted between two heartbeats of a large cluster may have forgotten instances: the connection
-// to it that was lost tells, and nobody is gone for that. In a small one heartbeats find it out.
-func TestNobodyIsGoneBetweenHeartbeats(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fleet := []string{"a"}
-		for i := range 999 {
-			fleet = append(fleet, fmt.Sprintf("b%04d", i))
-		}
-		r := newRig(t, nil)
-		for _, step := range []struct {
-			name   string
-			before []string // the instances that were there when the connection was lost
-			after  time.Duration
-			want   int64
-		}{
-			{"a large cluster, at once", fleet, 0, 1000},
-			{"before those that live must have registered again", fleet, bus.Lapse(1000) - ms, 1000},
-			{"who has not been heard by now is gone", fleet, bus.Lapse(1000), 2},
-			{"a small cluster", fleet[:250], 0, 2},
-		} {
-			r.joined(bus.Registry{Instances: step.before})
-			wait(time.Minute)
-			r.listening()
-			wait(step.after)
-			r.joined(bus.Registry{Instances: fleet[:2]})
-			if got := r.limiter.inForce.instances.Load(); got != step.want {
-				t.Errorf("%s: %d instances, want %d", step.name, got, step.want)
-			}
-		}
-	})
-}
-
-// In a large cluster an agent registers more seldom than it tells a lost shard that it is alive, which is how that is
-// found again.
-func TestHeartbeatsOfALargeCluster(t *testing.T) {
-	t.Parallel()
-	addr := redis(t)
-	registry := prometheus.NewPedanticRegistry()
-	b, err := bus.Open(bus.Options{Addresses: []string{addr}, Registerer: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	r := newRig(t, func(o *Options) { o.Bus = b })
-	told := 0
-	r.exchange.alive = func(context.Context, string, int) error {
-		told++
-		return bus.ErrUnavailable
-	}
-	registered := func() (sum float64) {
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, family := range families {
-			for _, m := range family.GetMetric() {
-				if family.GetName() == "sluice_bus_requests_total" && m.GetLabel()[0].GetValue() == "register" {
-					sum += m.GetCounter().GetValue()
-				}
-			}
-		}
-		return sum
-	}
-	proctest.Eventually(t, "an agent among 300 others", func() error {
-		// All of them at once: on a slow machine those that register one after the other lapse meanwhile.
-		proctest.RedisCommand(t, addr, "EVAL", `
-			local time = redis.call('TIME')
-			local now = time[1] * 1000 + math.floor(time[2] / 1000)
-			for i = 1, 300 do redis.call('ZADD', KEYS[1], string.format('%.4f', now + 2 / 16), i) end
-			return 1`, "1", "sluice:{cluster}:instances")
-		r.beat(t.Context())
-		before := registered()
-		told = 0
-		for range 50 {
-			r.beat(t.Context())
-		}
-		if n := registered() - before; n > 25 || told != 50 {
-			return fmt.Errorf("in 50 beats it registered %v times and told the lost shard %d times, want few and 50", n, told)
-		}
-		return nil
 	})
 }
 

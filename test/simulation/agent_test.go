@@ -431,7 +431,7 @@ func hostOf(instance string) string {
 // takeInstances puts a list of instances into force.
 func (a *agent) takeInstances(r registered) {
 	rank, there := slices.BinarySearch(r.names, a.name)
-	if !there || len(r.names) < a.instances && (a.noAnswer || a.world.Now.Sub(a.found) < bus.Lapse(a.instances)) {
+	if !there || len(r.names) < a.instances && (a.noAnswer || a.world.Now.Sub(a.found) < bus.Lapse) {
 		return
 	}
 	a.listed, a.instances = r.at, len(r.names)
