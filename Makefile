@@ -38,17 +38,17 @@ APART := containers helm
 # Pure packages: no goroutine, no clock (see lint).
 PURE := ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./pkg/cost ./pkg/credit ./pkg/quota ./pkg/limits ./pkg/limits/limitfile
 # Packages whose goroutines share state: their tests run with the race detector.
-SHARED := ./pkg/jobs/... ./internal/bus/... ./internal/spoa/... ./internal/polygen/... ./internal/peers/... ./internal/settle/... ./internal/spop/...
+SHARED := ./pkg/jobs/... ./internal/redisbus/... ./internal/agent/... ./internal/polygen/...
 # The other packages, without whole clusters, a browser and benchmarks.
 UNIT = $$($(GO) list ./... | grep -v -x -F -e "$$($(GO) list $(SHARED))" | grep -v -e /bench$$ -e /test/integration$$ -e /test/full$$ -e /test/page$$)
 # Packages whose random tests start no HAProxy, Redis or PostgreSQL: only these can try thousands
 # of histories.
-RANDOM := $(PURE) ./pkg/internal/... ./pkg/jobs ./internal/limitcheck ./internal/limitdiff ./internal/peers \
-	./internal/policy ./internal/polygen/... ./internal/spoa ./internal/spop ./internal/terminal ./bench/load
+RANDOM := $(PURE) ./pkg/internal/... ./pkg/jobs ./cmd/sluice/internal/check ./cmd/sluice/internal/diff \
+	./internal/polygen ./internal/polygen/view ./internal/agent ./internal/agent/peers ./internal/agent/spop ./internal/terminal ./bench/load
 # Packages of the unit tests that another HAProxy may fail.
-ONHAPROXY := ./haproxy/... ./internal/peers/... ./internal/runtimeapi/... ./internal/spop/...
+ONHAPROXY := ./haproxy/... ./internal/agent/peers/... ./internal/agent/runtimeapi/... ./internal/agent/spop/...
 # And those that another Redis may fail.
-ONREDIS := ./internal/bus ./pkg/jobs/redisslots
+ONREDIS := ./internal/redisbus ./pkg/jobs/redisslots
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -146,7 +146,7 @@ bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost 
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchtime 1x ./bench; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -skip Accuracy -benchtime 40000x ./haproxy; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -skip CPU -benchtime 1x ./haproxy
-	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchmem ./pkg/limits ./pkg/limits/limitfile ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./internal/polygen/view ./internal/spoa ./internal/spop ./internal/bus
+	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchmem ./pkg/limits ./pkg/limits/limitfile ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./internal/polygen/view ./internal/agent ./internal/agent/spop ./internal/redisbus
 	@scripts/setup postgresql
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' ./pkg/jobs/...
 	for module in $(QUEUES); do (cd $$module && $(GO) test -count=1 -timeout 30m -run '^$$' -bench '$(RUN)' -benchtime 1x .); done

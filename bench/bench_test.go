@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 const (
@@ -61,7 +61,7 @@ func micro(d time.Duration) string { return fmt.Sprint(d.Microseconds()) }
 // credit nor because the agent said so. What it admits by credit it tells some seconds later.
 func admittedLate(b *testing.B, c *cluster.Cluster, admitted int) int {
 	late := admitted
-	_ = proctest.Poll(10*time.Second, func() error {
+	_ = testkit.Poll(10*time.Second, func() error {
 		known := 0.0
 		for _, in := range c.Instances {
 			known += in.Metric(b, `sluice_requests_total{limit="",verdict="allowed"}`)

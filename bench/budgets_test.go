@@ -15,8 +15,8 @@ import (
 
 	"github.com/sluice-qos/sluice/bench/load"
 	"github.com/sluice-qos/sluice/internal/origin"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 const (
@@ -177,7 +177,7 @@ func budgetWindowsOf(b *testing.B, c *cluster.Cluster, t *table) {
 		time.Sleep(time.Until(now.Truncate(time.Minute).Add(time.Minute)))
 	}
 	r, err := load.Run(b.Context(), load.Spec{
-		Targets: targets, Rate: float64(len(all)) / budgetWindows.Seconds(), Duration: budgetWindows, Align: true, Timeout: proctest.Patience,
+		Targets: targets, Rate: float64(len(all)) / budgetWindows.Seconds(), Duration: budgetWindows, Align: true, Timeout: testkit.Patience,
 		Arrivals: func(float64, time.Duration, *rand.Rand) []time.Duration {
 			times := make([]time.Duration, len(all))
 			for i, o := range all {
@@ -239,7 +239,7 @@ func (p *parts) add(ratio float64) { p.max, p.sum, p.n = max(p.max, ratio), p.su
 // chargedOf is how many of a tier's admitted requests nobody was charged for, and the part of what came back of what they did
 // not cost. The last corrections come when the last answers have ended.
 func chargedOf(b *testing.B, c *cluster.Cluster, tier string, admitted float64) (uncharged int, corrected float64) {
-	_ = proctest.Poll(2*time.Second, func() error {
+	_ = testkit.Poll(2*time.Second, func() error {
 		charged := sum(b, c, "sluice_cost_charged_total", fmt.Sprintf("tier=%q", tier))
 		refunded := sum(b, c, "sluice_cost_refunded_total", fmt.Sprintf("tier=%q", tier))
 		uncharged = int(admitted - charged/budgetMaxTokens)
@@ -263,7 +263,7 @@ func firstBytes(b *testing.B, without, with *cluster.Cluster) (rows [][]string) 
 		requests[i] = chatRequest([]string{"free", "large"}[i%2]+fmt.Sprint("-", i/2), 40, true)
 	}
 	r, err := load.Run(b.Context(), load.Spec{
-		Targets: targets, Rate: streamRate, Duration: streamsFor, Arrivals: load.Poisson, Seed: 1, Timeout: proctest.Patience,
+		Targets: targets, Rate: streamRate, Duration: streamsFor, Arrivals: load.Poisson, Seed: 1, Timeout: testkit.Patience,
 		Requests: func(i int) load.Request { return requests[i%len(requests)] },
 	})
 	if err != nil {
@@ -299,11 +299,11 @@ const cheapChat = cheapFrontend + `    http-request return status 200 content-ty
 // priceOfBudgets has two clusters take turns whose files differ in costs alone, and returns rows of users who have no limit
 // of costs: for requests that no unit is about, and for those that cost something.
 func priceOfBudgets(b *testing.B, instances int, start func(costs bool, origin string) *cluster.Cluster) (rows [][]string) {
-	file, addr := filepath.Join(b.TempDir(), "origin.cfg"), proctest.FreeAddr(b)
+	file, addr := filepath.Join(b.TempDir(), "origin.cfg"), testkit.FreeAddr(b)
 	if err := os.WriteFile(file, []byte(cheapChat), 0o644); err != nil {
 		b.Fatal(err)
 	}
-	proctest.HAProxy(b, file, addr, "BIND="+addr)
+	testkit.HAProxy(b, file, addr, "BIND="+addr)
 	clusters := []*cluster.Cluster{start(false, addr), start(true, addr)}
 	for _, kind := range []struct {
 		name    string

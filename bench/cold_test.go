@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 const (
@@ -73,7 +73,7 @@ func offerInTurn(b *testing.B, c *cluster.Cluster, users int, rate float64, d ti
 		requests[i] = load.Request{User: name, Headers: []byte("X-User: " + name + "\r\n")}
 	}
 	r, err := load.Run(b.Context(), load.Spec{
-		Targets: targets, Rate: rate, Duration: d, Arrivals: load.Poisson, Seed: 1, Align: true, Timeout: proctest.Patience,
+		Targets: targets, Rate: rate, Duration: d, Arrivals: load.Poisson, Seed: 1, Align: true, Timeout: testkit.Patience,
 		Requests: func(i int) load.Request { return requests[i%users] },
 	})
 	if err != nil {
@@ -92,14 +92,14 @@ type coldCounts struct {
 var coldBegan = time.Now()
 
 func countCold(b *testing.B, c *cluster.Cluster) coldCounts {
-	var haproxies, agents []*proctest.Process
+	var haproxies, agents []*testkit.Process
 	for _, in := range c.Instances {
 		haproxies, agents = append(haproxies, in.HAProxy), append(agents, in.Agent)
 	}
 	return coldCounts{
 		seconds: time.Since(coldBegan).Seconds(),
 		haproxy: cpu(b, haproxies).Seconds(), agents: cpu(b, agents).Seconds(),
-		redis: cpu(b, []*proctest.Process{c.Redis}).Seconds(), polygen: cpu(b, []*proctest.Process{c.Polygens[0].Process}).Seconds(),
+		redis: cpu(b, []*testkit.Process{c.Redis}).Seconds(), polygen: cpu(b, []*testkit.Process{c.Polygens[0].Process}).Seconds(),
 		asked: sum(b, c, "sluice_requests_total", "verdict=") - sum(b, c, "sluice_requests_total", `verdict="credit"`),
 		calls: sum(b, c, "sluice_bus_requests_total", `op="`),
 	}

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 // cheapOrigin answers from HAProxy itself, so that the origin is not what is
@@ -94,7 +94,7 @@ func BenchmarkLoadCost(b *testing.B) {
 	for range b.N {
 		fmt.Printf("\nCost: HAProxy %s, keep-alive, 64-byte objects, users in turn; %d connections, or one client that asks again at once.\n"+
 			"Plain HAProxy and Sluice take turns in slices of %v, %d times each: medians of the differences and ratios within\n"+
-			"each turn, and between what the middle half of them lies\n", proctest.HAProxyVersion(b), costConnections, costSlice, costCycles)
+			"each turn, and between what the middle half of them lies\n", testkit.HAProxyVersion(b), costConnections, costSlice, costCycles)
 		for _, c := range []costCase{
 			{instances: 1, users: 1000, pinned: true},
 			{instances: 1, users: 50_000, pinned: true},
@@ -112,9 +112,9 @@ func BenchmarkLoadCost(b *testing.B) {
 // A variant is one of the set-ups that take turns.
 type variant struct {
 	name            string
-	proxies, agents []*proctest.Process
-	others          []*proctest.Process // polygen and Redis
-	cluster         *cluster.Cluster    // nil: plain HAProxy
+	proxies, agents []*testkit.Process
+	others          []*testkit.Process // polygen and Redis
+	cluster         *cluster.Cluster   // nil: plain HAProxy
 	busy, single    *load.Slicer
 	turns           []turn
 	singleTurns     []load.Slice
@@ -131,12 +131,12 @@ type turn struct {
 }
 
 func compareCost(b *testing.B, c costCase) {
-	origin := proctest.FreeAddr(b)
+	origin := testkit.FreeAddr(b)
 	file := filepath.Join(b.TempDir(), "origin.cfg")
 	if err := os.WriteFile(file, []byte(cheapOrigin), 0o644); err != nil {
 		b.Fatal(err)
 	}
-	originProcess := proctest.HAProxy(b, file, origin, "BIND="+origin)
+	originProcess := testkit.HAProxy(b, file, origin, "BIND="+origin)
 
 	variants := []*variant{plainVariant(b, c, origin)}
 	for _, l := range costLimits {
@@ -146,7 +146,7 @@ func compareCost(b *testing.B, c costCase) {
 		}
 		s := cluster.Start(b, cluster.Options{Instances: c.instances, MaxWait: shippedWait, Origin: origin, Threads: threads,
 			Limits: "version: 1\ndefault_tier: free\ntiers: {free: {" + l.text + "}}\n"})
-		v := &variant{name: l.name, notOK: make(map[int]int), cluster: s, others: []*proctest.Process{s.Redis, s.Polygens[0].Process}}
+		v := &variant{name: l.name, notOK: make(map[int]int), cluster: s, others: []*testkit.Process{s.Redis, s.Polygens[0].Process}}
 		for _, in := range s.Instances {
 			v.proxies, v.agents = append(v.proxies, in.HAProxy), append(v.agents, in.Agent)
 		}
@@ -235,12 +235,12 @@ func plainVariant(b *testing.B, c costCase, origin string) *variant {
 	v := &variant{notOK: make(map[int]int)}
 	var addresses []string
 	for range c.instances {
-		a := proctest.FreeAddr(b)
+		a := testkit.FreeAddr(b)
 		env := []string{"BIND=" + a, "ORIGIN=" + origin}
 		if c.pinned {
 			env = append(env, "THREADS=1")
 		}
-		v.proxies = append(v.proxies, proctest.HAProxy(b, file, a, env...))
+		v.proxies = append(v.proxies, testkit.HAProxy(b, file, a, env...))
 		addresses = append(addresses, a)
 	}
 	v.connect(b, addresses, c.users)
@@ -290,7 +290,7 @@ func (v *variant) asked(b *testing.B) float64 {
 func (v *variant) turn(b *testing.B) {
 	proxy, agent, control := cpu(b, v.proxies), cpu(b, v.agents), cpu(b, v.others)
 	s := v.slice(b, v.busy)
-	used := func(before time.Duration, of []*proctest.Process) float64 {
+	used := func(before time.Duration, of []*testkit.Process) float64 {
 		return micros(cpu(b, of)-before) / float64(s.Answers)
 	}
 	v.answers += s.Answers
@@ -326,7 +326,7 @@ func (v *variant) slice(b *testing.B, s *load.Slicer) load.Slice {
 }
 
 // cpu is the processor time that processes have used together.
-func cpu(b *testing.B, of []*proctest.Process) time.Duration {
+func cpu(b *testing.B, of []*testkit.Process) time.Duration {
 	var sum time.Duration
 	for _, p := range of {
 		used, err := p.CPU()

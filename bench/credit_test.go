@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 // sum adds up the values of a metric over its labels and the instances.
@@ -67,7 +67,7 @@ func BenchmarkLoadZipf(b *testing.B) {
 					names[i] = fmt.Sprint("user-", zipf.Uint64())
 				}
 				r, err := load.Run(b.Context(), load.Spec{
-					Targets: targets, Rate: rate, Duration: d, Arrivals: load.Poisson, Seed: seed, Align: true, Timeout: proctest.Patience,
+					Targets: targets, Rate: rate, Duration: d, Arrivals: load.Poisson, Seed: seed, Align: true, Timeout: testkit.Patience,
 					Requests: func(i int) load.Request {
 						return load.Request{User: names[i], Headers: []byte("X-User: " + names[i] + "\r\n")}
 					},
@@ -153,7 +153,7 @@ func BenchmarkLoadWithoutAgents(b *testing.B) {
 						}
 					}()
 					r, err := load.Run(b.Context(), load.Spec{
-						Targets: targets, Rate: limit * users * times, Duration: 8 * time.Second, Align: true, Timeout: proctest.Patience,
+						Targets: targets, Rate: limit * users * times, Duration: 8 * time.Second, Align: true, Timeout: testkit.Patience,
 						Requests: func(i int) load.Request {
 							name := fmt.Sprint("user-", i%users)
 							if at := gone.Load(); !known && (at == 0 || time.Now().UnixNano() < at+int64(time.Second)) {
@@ -211,7 +211,7 @@ func BenchmarkLoadConnections(b *testing.B) {
 				time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(1300 * time.Millisecond))) // all in one second
 				r, err := load.Run(b.Context(), load.Spec{
 					Targets: targets, Rate: connections * 10, Duration: 100 * time.Millisecond,
-					Conns: connections, Ahead: 1, Requests: request, Timeout: proctest.Patience,
+					Conns: connections, Ahead: 1, Requests: request, Timeout: testkit.Patience,
 				})
 				if err != nil {
 					b.Fatal(err)

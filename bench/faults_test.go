@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 // BenchmarkLoadFaults kills or stops each part under load, and shows what the
@@ -52,7 +52,7 @@ func BenchmarkLoadFaults(b *testing.B) {
 					}
 					return load.Users("GET", "/", user)(0)
 				},
-				Timeout: proctest.Patience,
+				Timeout: testkit.Patience,
 			})
 			if err != nil {
 				b.Fatal(err)

@@ -12,8 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -36,7 +36,7 @@ func randomUsers() string {
 
 // reader is one agent's part of Redis, and how long its leases took.
 type reader struct {
-	bus      *bus.Bus
+	bus      *redisbus.Bus
 	registry *prometheus.Registry
 	took     []time.Duration
 	failed   int
@@ -125,18 +125,18 @@ func BenchmarkLimitsFleet(b *testing.B) {
 }
 
 func readTogether(b *testing.B, before, source string, fleet int64) []string {
-	server, addr := proctest.Redis(b)
+	server, addr := testkit.Redis(b)
 	defer server.Stop()
-	polygen, err := bus.Open(bus.Options{Addresses: []string{addr}})
+	polygen, err := redisbus.Open(redisbus.Options{Addresses: []string{addr}})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer polygen.Close()
 	all := make([]*reader, readers)
-	gate := proctest.NewLink(b, addr, link).Addr
+	gate := testkit.NewLink(b, addr, link).Addr
 	for i := range all {
 		r := &reader{registry: prometheus.NewRegistry()}
-		if r.bus, err = bus.Open(bus.Options{Addresses: []string{gate}, Registerer: r.registry}); err != nil {
+		if r.bus, err = redisbus.Open(redisbus.Options{Addresses: []string{gate}, Registerer: r.registry}); err != nil {
 			b.Fatal(err)
 		}
 		defer r.bus.Close()
@@ -155,9 +155,9 @@ func readTogether(b *testing.B, before, source string, fleet int64) []string {
 }
 
 // publishTo publishes limits and returns how long the slowest agent took to have them.
-func publishTo(b *testing.B, polygen *bus.Bus, all []*reader, source string, fleet int64) time.Duration {
+func publishTo(b *testing.B, polygen *redisbus.Bus, all []*reader, source string, fleet int64) time.Duration {
 	b.Helper()
-	if err := polygen.PublishLimits(b.Context(), bus.PublishedLimits{Version: fmt.Sprint(len(source)), File: []byte(source)}); err != nil {
+	if err := polygen.PublishLimits(b.Context(), redisbus.PublishedLimits{Version: fmt.Sprint(len(source)), File: []byte(source)}); err != nil {
 		b.Fatal(err)
 	}
 	began := time.Now()

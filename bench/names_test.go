@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 // namesLimits has every kind of limit, so that each name leaves what it can leave.
@@ -58,12 +58,12 @@ func BenchmarkRandomNames(b *testing.B) {
 }
 
 func randomNames(b *testing.B, lasts time.Duration, rate int) {
-	origin := proctest.FreeAddr(b)
+	origin := testkit.FreeAddr(b)
 	file := b.TempDir() + "/origin.cfg"
 	if err := os.WriteFile(file, []byte(cheapOrigin), 0o644); err != nil {
 		b.Fatal(err)
 	}
-	proctest.HAProxy(b, file, origin, "BIND="+origin)
+	testkit.HAProxy(b, file, origin, "BIND="+origin)
 	c := cluster.Start(b, cluster.Options{Limits: namesLimits, MaxWait: shippedWait, Origin: origin})
 	defer c.Stop()
 	in := c.Instances[0]
@@ -178,7 +178,7 @@ func (t tally) perSecond() float64 {
 }
 
 // resident is a process' memory that is not swapped out, in MiB.
-func resident(b *testing.B, p *proctest.Process) string {
+func resident(b *testing.B, p *testkit.Process) string {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
 	if err != nil {
 		b.Fatal(err)

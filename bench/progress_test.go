@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/closed"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 // BenchmarkLoadProgress drives a limit of requests in progress with clients that

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 // BenchmarkLoadQuestions shows what questions cost agents, Redis and polygen. Limits of 3 are too small for credit on two
@@ -54,7 +54,7 @@ type questionCounts struct {
 
 func countQuestions(b *testing.B, c *cluster.Cluster) questionCounts {
 	q := questionCounts{coldCounts: countCold(b, c)}
-	for line := range strings.Lines(proctest.RedisCommand(b, c.RedisAddr, "INFO", "stats")) {
+	for line := range strings.Lines(testkit.RedisCommand(b, c.RedisAddr, "INFO", "stats")) {
 		_, _ = fmt.Sscanf(line, "total_net_input_bytes:%f", &q.in)
 		_, _ = fmt.Sscanf(line, "total_net_output_bytes:%f", &q.out)
 	}

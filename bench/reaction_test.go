@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 // BenchmarkLoadReaction measures the time from the answer to the request that
@@ -106,7 +106,7 @@ func dialShell(b *testing.B, path string) *shell {
 
 // tell sends a command and returns the answer, which ends with a prompt.
 func (s *shell) tell(command string) string {
-	_ = s.conn.SetDeadline(time.Now().Add(proctest.Patience))
+	_ = s.conn.SetDeadline(time.Now().Add(testkit.Patience))
 	_, _ = io.WriteString(s.conn, command+"\n")
 	var answer strings.Builder
 	for !strings.HasSuffix(answer.String(), "> ") {

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 // manyUsers is a limit file of so many users, far above what they use. The comment
@@ -33,12 +33,12 @@ func next(c *cluster.Cluster, i int) string { return fmt.Sprint(c.LimitsFile, ".
 // as it is, and while it changes every second.
 func BenchmarkLoadReload(b *testing.B) {
 	const rate = 10_000
-	origin := proctest.FreeAddr(b)
+	origin := testkit.FreeAddr(b)
 	file := filepath.Join(b.TempDir(), "origin.cfg")
 	if err := os.WriteFile(file, []byte(cheapOrigin), 0o644); err != nil {
 		b.Fatal(err)
 	}
-	proctest.HAProxy(b, file, origin, "BIND="+origin)
+	testkit.HAProxy(b, file, origin, "BIND="+origin)
 	t := newTable(fmt.Sprintf("Reload: %d requests/s of 100 users below their limits, 8 s; the limit file changes every second, or stays", rate),
 		"users in the file", "reloads", "p50 µs", "p99 µs", "p99.9 µs", "refused", "failed")
 	for range b.N {

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 // BenchmarkLoadWatching offers 10 000 requests per second of 100 000 users in turn,
@@ -22,12 +22,12 @@ import (
 // runs with and without watchers alternate.
 func BenchmarkLoadWatching(b *testing.B) {
 	const rate, users = 10_000, 100_000
-	origin := proctest.FreeAddr(b)
+	origin := testkit.FreeAddr(b)
 	file := filepath.Join(b.TempDir(), "origin.cfg")
 	if err := os.WriteFile(file, []byte(cheapOrigin), 0o644); err != nil {
 		b.Fatal(err)
 	}
-	proctest.HAProxy(b, file, origin, "BIND="+origin)
+	testkit.HAProxy(b, file, origin, "BIND="+origin)
 	names := make([]string, users)
 	for i := range names {
 		names[i] = fmt.Sprintf("user-%06d", i)
@@ -101,7 +101,7 @@ func during[T any](measured func() T, beside func(stop <-chan struct{})) T {
 }
 
 // used is the CPU time of a process.
-func used(b *testing.B, p *proctest.Process) time.Duration {
+func used(b *testing.B, p *testkit.Process) time.Duration {
 	b.Helper()
 	d, err := p.CPU()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
 	"github.com/sluice-qos/sluice/pkg/jobs/redisslots"
@@ -111,7 +111,7 @@ func TestTheContractIsAsWritten(t *testing.T) {
 	const document = "jobs-contract.md"
 	t.Run("PostgreSQL", func(t *testing.T) {
 		t.Parallel()
-		server := proctest.Postgres(t)
+		server := testkit.Postgres(t)
 		run(t, commandsOf(t, document, "PostgreSQL"), "DATABASE_URL="+server.DSN, "PGOPTIONS=--client-min-messages=warning")
 		pool, err := pgxpool.New(t.Context(), server.DSN)
 		if err != nil {
@@ -125,7 +125,7 @@ func TestTheContractIsAsWritten(t *testing.T) {
 	})
 	t.Run("Redis", func(t *testing.T) {
 		t.Parallel()
-		_, addr := proctest.Redis(t)
+		_, addr := testkit.Redis(t)
 		run(t, commandsOf(t, document, "Redis"), "REDIS_URL=redis://"+addr)
 		client := redis.NewClient(&redis.Options{Addr: addr})
 		defer client.Close()

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -53,7 +53,7 @@ var logged = setup{Config: Config{
 func (r *rig) nextLine(t testing.TB) (l logLine) {
 	t.Helper()
 	var text string
-	proctest.Eventually(t, "a line of the access log", func() error {
+	testkit.Eventually(t, "a line of the access log", func() error {
 		if text = r.proc.Output(); !strings.HasSuffix(text, "\n") {
 			return fmt.Errorf("there is %q", text)
 		}
@@ -181,7 +181,7 @@ func TestAccessLog(t *testing.T) {
 				t.Errorf("line = %s\nwant   %s", l.told(), row.want)
 			}
 			at, err := time.Parse("2006-01-02T15:04:05.000Z", l.Time)
-			if since := time.Since(at); err != nil || since < -time.Second || since > proctest.Patience {
+			if since := time.Since(at); err != nil || since < -time.Second || since > testkit.Patience {
 				t.Errorf("time = %s, %v ago (%v), want now", l.Time, since, err)
 			}
 			if l.Instance != "rack-1" || l.Client != client || l.Ms.Total < 0 || len(l.End) != 2 {
@@ -231,7 +231,7 @@ func TestAccessLogWithoutTheAgent(t *testing.T) {
 	r.teach(t, "block", "bob", time.Now().Add(time.Hour), 10)
 	r.get(t, "X-User: bob")
 	r.awaitLine(t, "refused concurrent-requests/block-table bob")
-	proctest.Eventually(t, "a second request in a second", func() error {
+	testkit.Eventually(t, "a second request in a second", func() error {
 		if got := r.get(t, "X-User: carol").Status; got != http.StatusTooManyRequests {
 			return fmt.Errorf("status %d", got)
 		}
@@ -243,7 +243,7 @@ func TestAccessLogWithoutTheAgent(t *testing.T) {
 // awaitLine waits until a line of the access log says so, among what HAProxy writes besides.
 func (r *rig) awaitLine(t testing.TB, want string) {
 	t.Helper()
-	proctest.Eventually(t, "a line with "+want, func() error {
+	testkit.Eventually(t, "a line with "+want, func() error {
 		var told []string
 		for line := range strings.Lines(r.proc.Output()) {
 			var l logLine
@@ -338,7 +338,7 @@ func TestNoAccessLog(t *testing.T) {
 		t.Errorf("the agent heard other than %+v", want)
 	}
 	r.send(t, "GET / no version\r\n\r\n") // a bad request is logged as ever
-	proctest.Eventually(t, "the line of a bad request", func() error {
+	testkit.Eventually(t, "the line of a bad request", func() error {
 		if out := r.proc.Output(); !strings.Contains(out, "BADREQ") {
 			return fmt.Errorf("%q", out)
 		}

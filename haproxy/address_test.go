@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -183,14 +183,14 @@ func TestFailedAuthenticationBehindAProxy(t *testing.T) {
 func TestFailedAuthenticationEnds(t *testing.T) {
 	t.Parallel()
 	r := shared(t, fewOfAnAddress.with(checksSignatures))
-	proctest.Eventually(t, "a refusal of a good signature right behind a bad one", func() error {
+	testkit.Eventually(t, "a refusal of a good signature right behind a bad one", func() error {
 		answers := sendTo(t, "unix", filepath.Join(r.dir, "proxy.sock"), from("192.0.2.1", signed("key", "bad")), signed("key", "good"))
 		if got := answers[1].Header.Get("Sluice-Reason"); got != "failed-authentication" {
 			return fmt.Errorf("Sluice-Reason = %q", got)
 		}
 		return nil
 	})
-	proctest.Eventually(t, "the address is let in again", func() error {
+	testkit.Eventually(t, "the address is let in again", func() error {
 		if got := r.sendFrom(t, "192.0.2.1", signed("key", "good")); got.Status != 200 {
 			return fmt.Errorf("status = %d, want 200", got.Status)
 		}
@@ -264,7 +264,7 @@ func TestRequestsOfAnAddressRefused(t *testing.T) {
 	refused := func(what, reason, policy, log string, send func() answer) {
 		t.Helper()
 		var got answer
-		proctest.Eventually(t, what, func() error {
+		testkit.Eventually(t, what, func() error {
 			if got = send(); got.Header.Get("Sluice-Reason") != reason {
 				return fmt.Errorf("%d %v", got.Status, fields(got))
 			}
@@ -344,7 +344,7 @@ func TestConcurrentRequestsOfAnAddress(t *testing.T) {
 	}
 	g.let(1)
 	awaitAny(t, running)
-	proctest.Eventually(t, "room for one more", func() error {
+	testkit.Eventually(t, "room for one more", func() error {
 		return r.tryOne(t, g)
 	})
 	g.let(len(running))
@@ -390,7 +390,7 @@ func TestConcurrentRequestsOfAnAddressAtOnce(t *testing.T) {
 // awaitAny waits until one of them is answered.
 func awaitAny(t *testing.T, all []<-chan answer) {
 	t.Helper()
-	proctest.Eventually(t, "an answer", func() error {
+	testkit.Eventually(t, "an answer", func() error {
 		for _, a := range all {
 			select {
 			case got := <-a:

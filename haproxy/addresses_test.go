@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // Neither SPOE nor peers has authentication: HAProxy does not start with an address of
@@ -16,7 +16,7 @@ import (
 func TestAddressesBeyondThisMachineAreRefused(t *testing.T) {
 	t.Parallel()
 	check := func(variable, address string, local bool) {
-		cmd := exec.Command(proctest.HAProxyPath(t), "-c", "-f", "haproxy.cfg")
+		cmd := exec.Command(testkit.HAProxyPath(t), "-c", "-f", "haproxy.cfg")
 		cmd.Env = append(os.Environ(), variable+"="+address)
 		out, err := cmd.CombinedOutput()
 		want := variable + "=" + address + " can be reached from other machines, and "
@@ -61,7 +61,7 @@ func TestSocketsAreTheirGroups(t *testing.T) {
 	newRig(t, setup{Config: Config{Peer: "unix@" + peers, Runtime: runtime}})
 	for _, socket := range []string{peers, runtime} {
 		var info os.FileInfo
-		proctest.Eventually(t, "the socket is there", func() error { // HAProxy may serve clients before
+		testkit.Eventually(t, "the socket is there", func() error { // HAProxy may serve clients before
 			info, err = os.Stat(socket)
 			return err
 		})

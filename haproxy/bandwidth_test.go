@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // transfers is the rig of tests that run in parallel, each with users of its own. HAProxy admits those of them who have credit.
@@ -102,7 +102,7 @@ func TestTaughtShares(t *testing.T) {
 
 			// How long 4 MiB take from a change on tells when it took effect. At a slow
 			// moment they take longer, but not each time.
-			proctest.Eventually(t, "4 MiB at 16 instead of 1 MiB/s", func() error {
+			testkit.Eventually(t, "4 MiB at 16 instead of 1 MiB/s", func() error {
 				before := f.now()
 				alice.teachShare(t, 16*mib, 16*mib, time.Minute)
 				took := f.await(t, before, 4*mib)
@@ -116,7 +116,7 @@ func TestTaughtShares(t *testing.T) {
 			})
 			alice.teachShare(t, 0, 0, time.Minute)
 			f.runsAt(t, 2*mib)
-			proctest.Eventually(t, "the rate for a moment", func() error {
+			testkit.Eventually(t, "the rate for a moment", func() error {
 				alice.teachShare(t, 8*mib, 8*mib, 1500*time.Millisecond)
 				return f.runs(8*mib, 0)
 			})
@@ -165,7 +165,7 @@ func TestSmallRequestsPassLargeTransfers(t *testing.T) {
 	alice := r.someone(share(mib, mib))
 	f := alice.flow(t, kind{}, 32)
 	f.runsAt(t, mib)
-	proctest.Eventually(t, "1 KiB behind 32 transfers", func() error {
+	testkit.Eventually(t, "1 KiB behind 32 transfers", func() error {
 		var took []time.Duration
 		for range 15 {
 			start := time.Now()
@@ -300,7 +300,7 @@ func TestBytesAreToldWhileTheyMove(t *testing.T) {
 	for _, k := range []kind{{}, {Up: true}} {
 		f := alice.flow(t, k, 2)
 		f.runsAt(t, 4*mib)
-		proctest.Eventually(t, "the peer", func() error {
+		testkit.Eventually(t, "the peer", func() error {
 			// What waits in HAProxy's buffers is told already.
 			moved := f.now().total()
 			n, down := alice.bytes(t)
@@ -350,12 +350,12 @@ func TestBytesBeforeTheVerdictAreTold(t *testing.T) {
 					return nil
 				}
 				send(uploads, 200)
-				proctest.Eventually(t, "the peer", enough)
+				testkit.Eventually(t, "the peer", enough)
 				refused.Store(true)
 				send(3*uploads, 429)
 				refused.Store(false)
 				send(1, 200)
-				proctest.Eventually(t, "the peer again", enough)
+				testkit.Eventually(t, "the peer again", enough)
 			})
 		}
 	}
@@ -376,11 +376,11 @@ func TestReload(t *testing.T) {
 		return strings.Fields(after)[0]
 	}
 	first := pid()
-	proctest.Eventually(t, "the new worker", func() error { // the master overlooks signals at first, even if its worker serves already
+	testkit.Eventually(t, "the new worker", func() error { // the master overlooks signals at first, even if its worker serves already
 		if err := r.proc.Signal(syscall.SIGUSR2); err != nil {
 			t.Fatal(err)
 		}
-		return proctest.Poll(5*time.Second, func() error {
+		return testkit.Poll(5*time.Second, func() error {
 			if pid() == first {
 				return fmt.Errorf("still the old one")
 			}
@@ -398,7 +398,7 @@ func TestReload(t *testing.T) {
 // The clock's own tests, run by the Lua that is in HAProxy.
 func TestClock(t *testing.T) {
 	t.Parallel()
-	if err := runLua(t.TempDir(), proctest.HAProxyPath(t), "bandwidth_clock_test.lua", "clock: all passed"); err != nil {
+	if err := runLua(t.TempDir(), testkit.HAProxyPath(t), "bandwidth_clock_test.lua", "clock: all passed"); err != nil {
 		t.Error(err)
 	}
 }
@@ -425,7 +425,7 @@ func runLua(dir, program, script, passed string) error {
 // heldInProgress waits until want requests of a user are held, by credit or asked about.
 func (s someone) heldInProgress(t testing.TB, want int) {
 	t.Helper()
-	proctest.Eventually(t, fmt.Sprint(want, " requests that are held"), func() error {
+	testkit.Eventually(t, fmt.Sprint(want, " requests that are held"), func() error {
 		if sum := s.inProgress(t, "sluice/held") + s.inProgress(t, "sluice/active"); sum != want {
 			return fmt.Errorf("%d", sum)
 		}
@@ -444,7 +444,7 @@ func (s someone) inProgress(t testing.TB, table string) (n int) {
 // transferByCredit starts one that nobody was asked about.
 func (s someone) transferByCredit(t testing.TB, k kind) (f *flow) {
 	t.Helper()
-	proctest.Eventually(t, "a transfer by credit", func() error {
+	testkit.Eventually(t, "a transfer by credit", func() error {
 		s.toldOf(t, s.name)
 		f = s.flow(t, k, 1)
 		f.awaitEach(t)
@@ -486,7 +486,7 @@ func TestBandwidthByCredit(t *testing.T) {
 			alice.teachShare(t, 1000*mib, 1000*mib, time.Minute) // the kernel has megabytes that came up before the end
 			f.stop()
 			alice.heldInProgress(t, 0)
-			proctest.Eventually(t, "the end of what credit has admitted", func() error {
+			testkit.Eventually(t, "the end of what credit has admitted", func() error {
 				if n := alice.inProgress(t, "sluice_credit"); n != 0 {
 					return fmt.Errorf("%d in progress", n)
 				}
@@ -517,7 +517,7 @@ func TestBandwidthByCreditAndAsked(t *testing.T) {
 	f.runsAt(t, 4*mib)
 
 	r.teachRow(t, generation+1, 0, 0) // no credit is renewed
-	proctest.Eventually(t, "the agent is asked", func() error {
+	testkit.Eventually(t, "the agent is asked", func() error {
 		if r.admitted(t, httpGET("/1", alice.header())) {
 			return fmt.Errorf("admitted")
 		}
@@ -526,7 +526,7 @@ func TestBandwidthByCreditAndAsked(t *testing.T) {
 	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(1100 * time.Millisecond)))
 	f.join(alice.flow(t, kind{}, 2))
 	f.runsAt(t, 4*mib)
-	proctest.Eventually(t, "4 requests in progress that were asked about", func() error {
+	testkit.Eventually(t, "4 requests in progress that were asked about", func() error {
 		if n := alice.inProgress(t, "sluice/active"); n != 4 {
 			return fmt.Errorf("%d", n)
 		}
@@ -621,7 +621,7 @@ func TestNoSharesOfCredit(t *testing.T) {
 			if f := alice.flow(t, kind{}, 2); !s.Fitted { // those hold nobody
 				f.runsAt(t, mib)
 			}
-			proctest.Eventually(t, "two requests in progress", func() error {
+			testkit.Eventually(t, "two requests in progress", func() error {
 				if n := alice.inProgress(t, "sluice/active"); n != 2 {
 					return fmt.Errorf("%d", n)
 				}

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -27,7 +27,7 @@ func writeBeside(dir string, c Config) (file string, env []string, err error) {
 	lines.Files["theirs.cfg"] = strings.NewReplacer(
 		"\ndefaults\n", "\n"+lines.Process+"defaults\n",
 		"    use_backend files", lines.Frontend+"    use_backend files",
-	).Replace(proctest.Theirs)
+	).Replace(testkit.Theirs)
 	for name, text := range lines.Files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return "", nil, err

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
@@ -120,8 +120,8 @@ func newClassifier(t testing.TB, sets ...[]limits.Class) *classifier {
 		t.Fatal(err)
 	}
 	c := &classifier{sets: len(sets)}
-	c.addr = proctest.FreeAddr(t)
-	c.proc = proctest.HAProxy(t, file, c.addr, "SLUICE_BIND="+c.addr)
+	c.addr = testkit.FreeAddr(t)
+	c.proc = testkit.HAProxy(t, file, c.addr, "SLUICE_BIND="+c.addr)
 	if out := c.proc.Output(); out != "" {
 		t.Fatalf("HAProxy said %q, want nothing", out)
 	}
@@ -397,7 +397,7 @@ func FuzzClassify(f *testing.F) {
 	f.Add("C", "GET", "-m", `-i`, "-i", "--", "X", "-f")
 	f.Add("D", "", "", `[cd]{1000}#`, "k", "k", "X", "")
 	dir := f.TempDir()
-	haproxy := proctest.HAProxyPath(f)
+	haproxy := testkit.HAProxyPath(f)
 	f.Fuzz(func(t *testing.T, name, method, prefix, regex, key, noKey, header, value string) {
 		m := limits.Match{
 			PathPrefix: prefix, PathRegex: regex, Query: []string{key}, NoQuery: []string{noKey, key + noKey},

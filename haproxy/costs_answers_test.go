@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // overCost is the agent's refusal of a request whose user has used up what they may cost.
@@ -97,7 +97,7 @@ func TestRateLimitByCredit(t *testing.T) {
 		r := shared(t, s.with(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("RateLimit", `"theirs";r=1`) }))
 		r.teachRow(t, generation, 0, 0)
 		r.lend(t, "ann", credit(50, map[string]uint32{"*": 1000, "GET": 500}))
-		proctest.Eventually(t, "two requests by credit in a second", func() error {
+		testkit.Eventually(t, "two requests by credit in a second", func() error {
 			r.takeTold(t)
 			answers := r.send(t, httpGET("/", "X-User: ann"), httpGET("/", "X-User: ann"), httpRequest("PUT", "/", "X-User: ann", "Content-Length: 0"))
 			if asked := r.takeTold(t); len(asked) > 0 {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // A HAProxy with chroot finds the agent's socket of costs inside it, as it finds that of questions: SLUICE_COSTS is the path in there.
@@ -45,7 +45,7 @@ func TestSettledWithChroot(t *testing.T) {
 	c.costs = outside
 	c.charge("100")
 	c.listen(t, inside(filepath.Join(c.dir, "spoa.sock")))
-	proctest.Eventually(t, "the agent is asked", func() error {
+	testkit.Eventually(t, "the agent is asked", func() error {
 		c.get(t, "X-User: bob")
 		if len(c.takeHeard(t)) == 0 {
 			return os.ErrNotExist

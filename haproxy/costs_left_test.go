@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // sayAsTheyGoOn is an origin of streams: of each that it begins it sends a channel, takes the totals of its events there, and ends it
@@ -51,7 +51,7 @@ func TestSettledStreamThatIsLeft(t *testing.T) {
 	}
 	_ = e.Conn.(*net.TCPConn).SetLinger(0)
 	e.Close()
-	proctest.Eventually(t, "HAProxy finds that the client has left", func() error {
+	testkit.Eventually(t, "HAProxy finds that the client has left", func() error {
 		totals <- 300
 		if out := c.cli(t, "show sess"); strings.Contains(out, "be=asked") {
 			return errors.New(out)
@@ -120,7 +120,7 @@ func TestSettledWithoutAnAnswer(t *testing.T) {
 
 	whole := post("{}", "text/plain", "X-User: uploads") // no cost is looked for in it, so it is not waited for
 	uploads := c.begin(t, whole[:len(whole)-1])
-	proctest.Eventually(t, "the origin is there", func() error {
+	testkit.Eventually(t, "the origin is there", func() error {
 		if out := c.cli(t, "show sess"); !strings.Contains(out, "srv=origin") {
 			return errors.New(out)
 		}
@@ -135,7 +135,7 @@ func TestSettledWithoutAnAnswer(t *testing.T) {
 	q.Header.Set("Content-Type", kind)
 	q.Header.Set("X-User", "cancels")
 	cancelled(t, q, func() {
-		proctest.Eventually(t, "the origin has the request", func() error {
+		testkit.Eventually(t, "the origin has the request", func() error {
 			if _, has := reached.Load("cancels"); !has {
 				return errors.New("it has not")
 			}

@@ -13,14 +13,14 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // The scripts' own tests, run by the Lua that is in HAProxy.
 func TestCostScripts(t *testing.T) {
 	t.Parallel()
-	if err := runCostScripts(proctest.HAProxyPath(t), t.TempDir()); err != nil {
+	if err := runCostScripts(testkit.HAProxyPath(t), t.TempDir()); err != nil {
 		t.Error(err)
 	}
 }
@@ -55,7 +55,7 @@ func TestCostScannerReadsAsGo(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "cost_documents.lua"), []byte(module.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := runCostScripts(proctest.HAProxyPath(t), dir); err != nil {
+	if err := runCostScripts(testkit.HAProxyPath(t), dir); err != nil {
 		t.Error(err)
 	}
 }

@@ -22,9 +22,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/sluice-qos/sluice/internal/listen"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	settling "github.com/sluice-qos/sluice/internal/settle"
+	settling "github.com/sluice-qos/sluice/internal/agent/costfeed"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -70,7 +70,7 @@ func (c *costAgent) listen(t testing.TB) {
 	if !strings.HasPrefix(address, "/") {
 		network = ""
 	}
-	l, err := listen.Socket("costs", network+address)
+	l, err := daemon.Socket("costs", network+address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func (r *rig) resetCosts(t *testing.T) {
 	r.serving(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 	r.charge("1")
 	r.get(t, "X-User: the-last")
-	proctest.Eventually(t, "the last correction", func() error {
+	testkit.Eventually(t, "the last correction", func() error {
 		r.costs.mu.Lock()
 		defer r.costs.mu.Unlock()
 		if n := len(r.costs.settled); n == 0 || r.costs.settled[n-1].User != "the-last" {
@@ -130,7 +130,7 @@ func (r *rig) charge(amounts ...string) {
 func (r *rig) wantSettled(t testing.TB, want map[string]int64) {
 	t.Helper()
 	c := r.costs
-	proctest.Eventually(t, "the corrections", func() error {
+	testkit.Eventually(t, "the corrections", func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		got := map[string]int64{}
@@ -298,7 +298,7 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 		return vars{"charged_0": "100@1764003600", "charged_1": "1000@1764003600"}
 	})
 	// The class of what the second unit costs is POST.
-	earliest := time.Now().Add(-proctest.Patience).Unix() // The clock of a HAProxy that does not run stands still.
+	earliest := time.Now().Add(-testkit.Patience).Unix() // The clock of a HAProxy that does not run stands still.
 	for _, raw := range []string{
 		httpGET("/", "X-User: ann", "Tell: 40"),
 		post("{}", "application/json", "X-User: ben", "Tell: 30"),
@@ -308,7 +308,7 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 		c.send(t, raw)
 	}
 	close(late)
-	proctest.Eventually(t, "the corrections", func() error {
+	testkit.Eventually(t, "the corrections", func() error {
 		c.costs.mu.Lock()
 		defer c.costs.mu.Unlock()
 		got := map[string]int64{}
@@ -327,7 +327,7 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 	for _, q := range c.takeTold(t) {
 		asked = append(asked, settling.Question{ID: q.ID, User: q.User})
 	}
-	proctest.Eventually(t, "the questions", func() error {
+	testkit.Eventually(t, "the questions", func() error {
 		c.costs.mu.Lock()
 		defer c.costs.mu.Unlock()
 		if len(asked) != 8 || !slices.Equal(c.costs.unheard, asked) {
@@ -338,7 +338,7 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 	// What is heard is not.
 	c.charge("100")
 	c.get(t, "X-User: cara", "Tell: 40")
-	proctest.Eventually(t, "a correction", func() error {
+	testkit.Eventually(t, "a correction", func() error {
 		c.costs.mu.Lock()
 		defer c.costs.mu.Unlock()
 		if last := c.costs.settled[len(c.costs.settled)-1]; last.User != "cara" || last.Change != -60 || len(c.costs.unheard) != 8 {
@@ -383,7 +383,7 @@ func TestVerdictsAboutLateCosts(t *testing.T) {
 	}
 	close(done)
 	c.wantSettled(t, map[string]int64{"ann exports 1764003600": -60})
-	proctest.Eventually(t, "the questions", func() error {
+	testkit.Eventually(t, "the questions", func() error {
 		c.costs.mu.Lock()
 		defer c.costs.mu.Unlock()
 		mu.Lock()
@@ -400,7 +400,7 @@ func TestVerdictsAboutLateCosts(t *testing.T) {
 func TestSettledWithoutAnOrigin(t *testing.T) {
 	t.Parallel()
 	costs := []limits.CostUnit{{Name: "calls"}, {Name: "exports", Actual: limits.CostSource{Header: "x-cost"}}, {Name: "tries", FailedCostsEstimate: true}}
-	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: costs, Origin: "127.0.0.1:1", CostsSocket: proctest.FreeAddr(t)}})
+	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: costs, Origin: "127.0.0.1:1", CostsSocket: testkit.FreeAddr(t)}})
 	c.charge("50", "100", "200")
 	if got := c.get(t, "X-User: ann"); got.Status != 503 {
 		t.Errorf("status %d, want 503", got.Status)
@@ -485,7 +485,7 @@ func TestSettledByBodies(t *testing.T) {
 		}
 	}
 	c.wantSettled(t, want)
-	proctest.Eventually(t, "the unreadable answer", func() error {
+	testkit.Eventually(t, "the unreadable answer", func() error {
 		if n := c.costs.counted(t, "sluice_settle_unreadable_answers_total"); n != 1 {
 			return fmt.Errorf("%v unreadable answers, want 1", n)
 		}
@@ -605,7 +605,7 @@ func TestSettledAfterAReload(t *testing.T) {
 	if err := c.proc.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "the end of the listener", func() error {
+	testkit.Eventually(t, "the end of the listener", func() error {
 		conn, err := net.Dial("tcp", c.addr)
 		if err == nil {
 			conn.Close()
@@ -660,7 +660,7 @@ func TestCostUnitsAreChecked(t *testing.T) {
 // disconnects waits until HAProxy has no connection any more by which it settles.
 func (c *costAgent) disconnects(t testing.TB) {
 	t.Helper()
-	proctest.Eventually(t, "the end of the connection", func() error {
+	testkit.Eventually(t, "the end of the connection", func() error {
 		if n := c.counted(t, "sluice_settle_connections"); n != 0 {
 			return fmt.Errorf("%v connections", n)
 		}

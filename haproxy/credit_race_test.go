@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // Where requests with a field X-Pause wait for their body, so that a test can act between two rules: above these lines of haproxy.cfg.
@@ -51,7 +51,7 @@ func (r *rig) paused(t *testing.T, place string) (goOn func() answer) {
 // awaitEntry waits until alice's entry is as wanted.
 func (r *rig) awaitEntry(t *testing.T, what string, wanted func(e map[string]int) bool) {
 	t.Helper()
-	proctest.Eventually(t, what, func() error {
+	testkit.Eventually(t, what, func() error {
 		if e := r.entry(t, "alice"); !wanted(e) {
 			return fmt.Errorf("entry %v", e)
 		}
@@ -163,7 +163,7 @@ func TestCreditWithdrawnBehindTheShortWay(t *testing.T) {
 // standsStill waits until a request stands still behind what a rule asks: that it has an entry is sooner.
 func (r *rig) standsStill(t *testing.T) {
 	t.Helper()
-	proctest.Eventually(t, "it stands still", func() error {
+	testkit.Eventually(t, "it stands still", func() error {
 		if asked := r.cli(t, "get var proc.test_asked"); !strings.Contains(asked, "value=<1>") {
 			return errors.New(asked)
 		}

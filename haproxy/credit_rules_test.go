@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -27,7 +27,7 @@ func TestCreditOfAnotherGeneration(t *testing.T) {
 	r.lend(t, "alice", credit(unlimited, nil))
 	r.native(t, alice)
 	r.teachRow(t, generation+1, 0, 0)
-	proctest.Eventually(t, "the agent is told that it is over", func() error {
+	testkit.Eventually(t, "the agent is told that it is over", func() error {
 		if lapsed, asked := r.lapsed(t, alice); !asked || lapsed != generation+1 {
 			return fmt.Errorf("asked: %v, lapsed = %d, want %d", asked, lapsed, generation+1)
 		}
@@ -124,7 +124,7 @@ func TestCreditOfAStoppingProcess(t *testing.T) {
 	// A connection with half a request stays.
 	request := httpGET("/", "X-User: alice")
 	e := r.begin(t, request[:10])
-	proctest.Eventually(t, "the connection is HAProxy's", func() error {
+	testkit.Eventually(t, "the connection is HAProxy's", func() error {
 		if out := r.cli(t, "show info"); !strings.Contains(out, "\nCurrConns: 1\n") && !strings.Contains(out, "\nCurrConns: 2\n") {
 			return fmt.Errorf("show info: %s", out)
 		}
@@ -133,7 +133,7 @@ func TestCreditOfAStoppingProcess(t *testing.T) {
 	if err := r.proc.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "the process stops", func() error {
+	testkit.Eventually(t, "the process stops", func() error {
 		if !strings.Contains(r.proc.Output(), "Proxy http stopped") {
 			return fmt.Errorf("it said %q", r.proc.Output())
 		}
@@ -196,7 +196,7 @@ func (r *rig) wantPerSecond(t *testing.T, want map[string]int) {
 // one at the same instant. Each counts for itself until the first one is found no more.
 func entriesOf(t *testing.T, table string, second int) int {
 	t.Helper()
-	if proctest.HAProxyVersion(t) < "3.0" {
+	if testkit.HAProxyVersion(t) < "3.0" {
 		return 1
 	}
 	most, entries := 1, map[string]int{}
@@ -408,7 +408,7 @@ func TestCreditEndsWithALimitOfBandwidth(t *testing.T) {
 	r.lend(t, "alice", credit(unlimited, nil))
 	r.teachRow(t, generation+1, 0, 0)
 	r.answerTold(func(told) vars { return vars{"down": uint32(1 << 20)} })
-	proctest.Eventually(t, "the credit ends", func() error {
+	testkit.Eventually(t, "the credit ends", func() error {
 		if got := r.get(t, "X-User: alice"); got.Status != 200 {
 			return fmt.Errorf("status = %d, want 200", got.Status)
 		}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -108,7 +108,7 @@ func (r *rig) admitted(t testing.TB, raw string) bool {
 // each of its threads reads when it wakes up, is behind that of the test.
 func (r *rig) native(t testing.TB, raw string) {
 	t.Helper()
-	proctest.Eventually(t, "a request that HAProxy admits by itself", func() error {
+	testkit.Eventually(t, "a request that HAProxy admits by itself", func() error {
 		if !r.admitted(t, raw) {
 			return fmt.Errorf("the agent was asked, or it was refused")
 		}
@@ -175,8 +175,8 @@ func (a admissions) bySecond() map[int]int {
 // did not the last time.
 func someSeconds(t testing.TB, load func(begun, end time.Time)) (calm bool) {
 	t.Helper()
-	for limit := time.Now().Add(proctest.Patience); ; {
-		var stalls proctest.Stalls
+	for limit := time.Now().Add(testkit.Patience); ; {
+		var stalls testkit.Stalls
 		ctx, cancel := context.WithCancel(t.Context())
 		var watch sync.WaitGroup
 		watch.Go(func() { stalls.Watch(ctx) })
@@ -367,7 +367,7 @@ func TestCreditPlaces(t *testing.T) {
 	if got := statuses(running, 2); got[200] != 2 {
 		t.Errorf("answers = %v, want 200 twice", got)
 	}
-	proctest.Eventually(t, "places become free", func() error {
+	testkit.Eventually(t, "places become free", func() error {
 		if cur := r.entry(t, "alice")["conn_cur"]; cur != 0 {
 			return fmt.Errorf("conn_cur = %d, want 0", cur)
 		}
@@ -411,7 +411,7 @@ func TestCreditWithdrawn(t *testing.T) {
 	}
 	for range rounds {
 		// Every user has tickets of this generation.
-		proctest.Eventually(t, "tickets", func() error {
+		testkit.Eventually(t, "tickets", func() error {
 			for u := range users {
 				if e := r.entry(t, fmt.Sprint("user-", u)); e["gpt0"] != g || e["gpt5"] != 1 {
 					return fmt.Errorf("user-%d: %v", u, e)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -38,7 +38,7 @@ func readFile(t testing.TB, name string) string {
 // check runs haproxy -c and returns what it says besides that the file is valid.
 func check(t testing.TB, dir, file string, env ...string) string {
 	t.Helper()
-	cmd := exec.Command(proctest.HAProxyPath(t), "-c", "-f", file)
+	cmd := exec.Command(testkit.HAProxyPath(t), "-c", "-f", file)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.CombinedOutput()

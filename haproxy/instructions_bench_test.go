@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // BenchmarkInstructions reports how many instructions HAProxy takes for a request of a user with credit and an answer of
@@ -44,7 +44,7 @@ func BenchmarkInstructions(b *testing.B) {
 		{name: "a share", credit: far, bandwidth: true},
 		{name: "a share, bwlim attached in place of Lua", credit: far, bandwidth: true, drop: `http-(request|response) lua`, since: "2.7", filter: "filter bwlim-out down default-limit 1g default-period 1s"},
 	} {
-		if v.since != "" && proctest.HAProxyVersion(b) < v.since {
+		if v.since != "" && testkit.HAProxyVersion(b) < v.since {
 			continue
 		}
 		b.Run(v.name, func(b *testing.B) {
@@ -131,7 +131,7 @@ backend origin
 func underCallgrind(b *testing.B) string {
 	file := filepath.Join(b.TempDir(), "haproxy")
 	script := fmt.Sprintf("#!/bin/sh\ncase $1 in -v) exec %[1]q \"$@\";; esac\n"+
-		"exec valgrind -q --tool=callgrind --instr-atstart=no --callgrind-out-file=%[2]q/counts.%%p %[1]q \"$@\"\n", proctest.HAProxyPath(b), filepath.Dir(file))
+		"exec valgrind -q --tool=callgrind --instr-atstart=no --callgrind-out-file=%[2]q/counts.%%p %[1]q \"$@\"\n", testkit.HAProxyPath(b), filepath.Dir(file))
 	if err := os.WriteFile(file, []byte(script), 0o755); err != nil {
 		b.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func (r *rig) callgrind(b *testing.B, args ...string) {
 func (r *rig) counted(b *testing.B) (n int) {
 	b.Helper()
 	dump := filepath.Join(filepath.Dir(os.Getenv("SLUICE_HAPROXY")), fmt.Sprintf("counts.%d.1", r.proc.Pid()))
-	proctest.Eventually(b, "what callgrind counted", func() error {
+	testkit.Eventually(b, "what callgrind counted", func() error {
 		text, err := os.ReadFile(dump)
 		if err != nil {
 			return err

@@ -7,18 +7,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // The alert SluiceHAProxyTableNearlyFull and its runbook go by these names, and refusals are counted by
 // the last one.
 func TestMetricsSayHowFullTheTablesAre(t *testing.T) {
-	metrics := proctest.FreeAddr(t)
+	metrics := testkit.FreeAddr(t)
 	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_METRICS=" + metrics}}})
 	r.get(t)
 	r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 1, 1, 0} })
 	r.get(t)
-	proctest.Eventually(t, "HAProxy's metrics have its tables", func() error {
+	testkit.Eventually(t, "HAProxy's metrics have its tables", func() error {
 		status, body, err := fetch("http://" + metrics + "/metrics")
 		if err != nil || status != http.StatusOK {
 			return fmt.Errorf("GET /metrics = %d, %w", status, err)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/peers"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/agent/peers"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/test/mixed"
 )
 
@@ -42,7 +42,7 @@ func TestNothingIsLeftInProgress(t *testing.T) {
 	})
 	r.teach(t, "block", "blocked", time.Now().Add(time.Hour), 1)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 3*proctest.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*testkit.Patience)
 	defer cancel()
 	tally, err := mixed.Run(ctx, r.addr, []string{"alice", "bob", "carol", "sometimes", "waits", "refused", "blocked"}, exchanges)
 	if err != nil {
@@ -56,7 +56,7 @@ func TestNothingIsLeftInProgress(t *testing.T) {
 	}
 
 	last := time.Now()
-	proctest.Eventually(t, "nothing in progress", func() error {
+	testkit.Eventually(t, "nothing in progress", func() error {
 		all := r.active(t)
 		if len(all) != 5 {
 			return fmt.Errorf("active = %v, want the five users who are let in", all)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // count is an entry of table active.
@@ -51,7 +51,7 @@ func (r *rig) active(t testing.TB) map[string]count {
 // its client has the answer.
 func (r *rig) becomes(t testing.TB, want map[string]count) {
 	t.Helper()
-	proctest.Eventually(t, "table active", func() error {
+	testkit.Eventually(t, "table active", func() error {
 		if diff := cmp.Diff(want, r.active(t)); diff != "" {
 			return fmt.Errorf("(-want +got):\n%s", diff)
 		}
@@ -75,7 +75,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	select {
 	case <-g.open:
 		fmt.Fprint(w, "origin")
-	case <-time.After(proctest.Patience): // so that a failed test ends
+	case <-time.After(testkit.Patience): // so that a failed test ends
 	}
 }
 
@@ -89,7 +89,7 @@ func (g *gate) arrived() []string {
 // await waits until n requests have arrived.
 func (g *gate) await(t testing.TB, n int) {
 	t.Helper()
-	proctest.Eventually(t, "requests at the origin", func() error {
+	testkit.Eventually(t, "requests at the origin", func() error {
 		if got := len(g.arrived()); got != n {
 			return fmt.Errorf("%d, want %d", got, n)
 		}
@@ -113,7 +113,7 @@ func (r *rig) start(user string) <-chan answer {
 			return
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(2 * proctest.Patience))
+		_ = conn.SetDeadline(time.Now().Add(2 * testkit.Patience))
 		fmt.Fprint(conn, httpGET("/", "X-User: "+user))
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
@@ -200,7 +200,7 @@ func TestFullTableFailsNoRequest(t *testing.T) {
 			t.Errorf("user-%d: status = %d, want 200", i, got)
 		}
 	}
-	proctest.Eventually(t, "a newcomer takes the place of one who has nothing in progress", func() error {
+	testkit.Eventually(t, "a newcomer takes the place of one who has nothing in progress", func() error {
 		g.let(1)
 		if got := r.get(t, "X-User: newcomer"); got.Status != 200 {
 			return fmt.Errorf("status = %d, want 200", got.Status)
@@ -296,7 +296,7 @@ func TestManyWaitAtOnce(t *testing.T) {
 		return nil
 	})
 	all := r.starts("waiter", waiters)
-	proctest.Eventually(t, "all wait", func() error {
+	testkit.Eventually(t, "all wait", func() error {
 		mu.Lock()
 		defer mu.Unlock()
 		if waiting != waiters {
@@ -369,7 +369,7 @@ func TestNoWayAroundTheAgent(t *testing.T) {
 // streamsBecome waits until the frontend has so many streams.
 func (r *rig) streamsBecome(t testing.TB, want int) {
 	t.Helper()
-	proctest.Eventually(t, "streams of the frontend", func() error {
+	testkit.Eventually(t, "streams of the frontend", func() error {
 		got := strings.Count(r.cli(t, "show sess"), "fe=http ")
 		if got != want {
 			return fmt.Errorf("%d, want %d", got, want)
@@ -448,7 +448,7 @@ func TestPriorityWhenTheOriginIsFull(t *testing.T) {
 			g.await(t, i+1)
 			continue
 		}
-		proctest.Eventually(t, "the request queues", func() error {
+		testkit.Eventually(t, "the request queues", func() error {
 			if got := r.stat(t, "asked", "BACKEND", "qcur"); got != fmt.Sprint(i-1) {
 				return fmt.Errorf("%s in the queue, want %d", got, i-1)
 			}

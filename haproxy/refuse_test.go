@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 const slowDown = `<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>`
@@ -539,7 +539,7 @@ func TestFailsOpen(t *testing.T) {
 	r.down(t)
 	wants("alice", 200)
 	r.listen(t, filepath.Join(r.dir, "spoa.sock"))
-	proctest.Eventually(t, "the agent is asked again when it returns", func() error {
+	testkit.Eventually(t, "the agent is asked again when it returns", func() error {
 		if got := r.get(t, "X-User: alice"); got.Status != 429 {
 			return fmt.Errorf("status = %d, want 429", got.Status)
 		}
@@ -578,7 +578,7 @@ func (r *rig) stat(t testing.TB, proxy, server, column string) string {
 // The agent finds the tables behind the socket that SLUICE_PEER names, on a
 // unix socket as on TCP.
 func TestPeer(t *testing.T) {
-	tcp := proctest.FreeAddr(t)
+	tcp := testkit.FreeAddr(t)
 	for network, r := range map[string]*rig{"tcp": newRig(t, setup{Config: Config{Peer: tcp}}), "unix": shared(t, plain)} {
 		addr := tcp
 		if network == "unix" {

@@ -25,12 +25,12 @@ import (
 	"github.com/negasus/haproxy-spoe-go/message"
 	"github.com/negasus/haproxy-spoe-go/request"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // patientChecks is for agents on a machine that is busy with other tests.
-var patientChecks = fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", proctest.Patience.Milliseconds())
+var patientChecks = fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", testkit.Patience.Milliseconds())
 
 // question is the user who was asked about, and the class of the request.
 type question struct{ User, Class string }
@@ -259,7 +259,7 @@ func (a *spoeAgent) die() {
 func (r *rig) down(t testing.TB) {
 	t.Helper()
 	r.die()
-	proctest.Eventually(t, "the agent's server is down", func() error { return r.agentIs(t, "DOWN") })
+	testkit.Eventually(t, "the agent's server is down", func() error { return r.agentIs(t, "DOWN") })
 }
 
 // mortal is a listener whose connections the agent knows.
@@ -282,7 +282,7 @@ func (m mortal) Accept() (net.Conn, error) {
 // its agent and its origin.
 type rig struct {
 	*spoeAgent
-	proc  *proctest.Process
+	proc  *testkit.Process
 	addr  string
 	stats string
 	dir   string
@@ -477,11 +477,11 @@ func (r *rig) reset(t *testing.T, s setup) {
 		r.down(t)
 	case dead:
 		r.listen(lasting{t}, filepath.Join(r.dir, "spoa.sock"))
-		proctest.Eventually(t, "the agent's server is up", func() error { return r.agentIs(t, "UP") })
+		testkit.Eventually(t, "the agent's server is up", func() error { return r.agentIs(t, "UP") })
 	}
 	if slices.Contains(r.env, accessLog) {
 		r.get(t, "X-User: the-last-line")
-		proctest.Eventually(t, "the line of the last request", func() error {
+		testkit.Eventually(t, "the line of the last request", func() error {
 			if !strings.Contains(r.proc.Output(), "the-last-line") {
 				return errors.New("not yet")
 			}
@@ -559,7 +559,7 @@ func newRig(t testing.TB, s setup) *rig {
 		{&c.SPOE, "unix@" + filepath.Join(dir, "spoa.sock")},
 		{&c.Peer, "unix@" + filepath.Join(dir, "peer.sock")},
 		{&c.CostsSocket, "unix@" + filepath.Join(dir, "costs.sock")},
-		{&c.Bind, proctest.FreeAddr(t)},
+		{&c.Bind, testkit.FreeAddr(t)},
 	} {
 		if *field.value == "" {
 			*field.value = field.unset
@@ -567,7 +567,7 @@ func newRig(t testing.TB, s setup) *rig {
 	}
 	r.addr = c.Bind
 	if c.VerdictTimeout == 0 {
-		c.VerdictTimeout = proctest.Patience
+		c.VerdictTimeout = testkit.Patience
 	}
 	if c.Threads == 0 {
 		c.Threads = 1
@@ -600,10 +600,10 @@ func newRig(t testing.TB, s setup) *rig {
 	r.env = env
 	started.Add(1)
 	if s.master {
-		r.proc = proctest.Start(t, env, proctest.HAProxyPath(t), "-W", "-f", file)
+		r.proc = testkit.Start(t, env, testkit.HAProxyPath(t), "-W", "-f", file)
 		dial(t, "tcp", r.addr).Close()
 	} else {
-		r.proc = proctest.HAProxy(t, file, r.addr, env...)
+		r.proc = testkit.HAProxy(t, file, r.addr, env...)
 	}
 	return r
 }
@@ -693,11 +693,11 @@ func read(t testing.TB, resp *http.Response) answer {
 func dial(t testing.TB, network, addr string) net.Conn {
 	t.Helper()
 	var conn net.Conn
-	proctest.Eventually(t, "dial "+addr, func() (err error) {
+	testkit.Eventually(t, "dial "+addr, func() (err error) {
 		conn, err = net.Dial(network, addr)
 		return err
 	})
-	_ = conn.SetDeadline(time.Now().Add(proctest.Patience))
+	_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
 	return conn
 }
 
@@ -823,7 +823,7 @@ func (r *rig) teachWindow(t testing.TB, key string, until time.Time, limit, wind
 func versionAtLeast(t testing.TB, major, minor int) bool {
 	t.Helper()
 	var gotMajor, gotMinor int
-	v := proctest.HAProxyVersion(t)
+	v := testkit.HAProxyVersion(t)
 	if _, err := fmt.Sscanf(v, "%d.%d", &gotMajor, &gotMinor); err != nil {
 		t.Fatalf("HAProxy version %q: %v", v, err)
 	}

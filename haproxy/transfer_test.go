@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/peers"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/agent/peers"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // unit is the share of bandwidth of 1, in bytes per second.
@@ -233,7 +233,7 @@ func (f *flow) join(more *flow) {
 // awaitEach waits until each transfer has moved something.
 func (f *flow) awaitEach(t testing.TB) {
 	t.Helper()
-	proctest.Eventually(t, "all transfers move", func() error {
+	testkit.Eventually(t, "all transfers move", func() error {
 		for i, n := range f.moved {
 			if n.Load() == 0 {
 				return fmt.Errorf("transfer %d has not begun", i)
@@ -246,7 +246,7 @@ func (f *flow) awaitEach(t testing.TB) {
 // await waits until n bytes have moved since a time, and returns how long after it that was.
 func (f *flow) await(t testing.TB, since snapshot, n int64) time.Duration {
 	t.Helper()
-	proctest.Eventually(t, "bytes", func() error {
+	testkit.Eventually(t, "bytes", func() error {
 		if got := f.now().total() - since.total(); got < n {
 			return fmt.Errorf("%d, want %d", got, n)
 		}
@@ -301,7 +301,7 @@ func (f *flow) runsAt(t testing.TB, want float64) {
 // runsFairly waits until it was divided fairly, too.
 func (f *flow) runsFairly(t testing.TB, want, jain float64) {
 	t.Helper()
-	proctest.Eventually(t, "the rate", func() error { return f.runs(want, jain) })
+	testkit.Eventually(t, "the rate", func() error { return f.runs(want, jain) })
 }
 
 // runs is what is wrong with a flow for 400 ms: its rate is not want ± 5 %, or Jain's
@@ -421,7 +421,7 @@ func (r *rig) peer(t testing.TB) *session {
 			<-done
 		})
 	})
-	proctest.Eventually(t, "the peers session", func() error {
+	testkit.Eventually(t, "the peers session", func() error {
 		if !s.client.Connected() {
 			return fmt.Errorf("not connected")
 		}

@@ -20,15 +20,15 @@ func TestFences(t *testing.T) {
 		without   []string // packages that it does not link, nor any below them
 	}{
 		{"the agent does not know polygen", "cmd/spoa",
-			[]string{"internal/polygen", "internal/limitwatch", "internal/up", "github.com/alicebob/miniredis/v2"}},
+			[]string{"internal/polygen/view", "cmd/sluice", "github.com/alicebob/miniredis/v2"}},
 		{"polygen does not know the agent, and does not talk to HAProxy", "cmd/polygen",
-			[]string{"internal/spoa", "internal/peers", "internal/spop", "internal/runtimeapi", "haproxy", "github.com/negasus/haproxy-spoe-go", "github.com/alicebob/miniredis/v2"}},
+			[]string{"internal/agent", "haproxy", "github.com/negasus/haproxy-spoe-go", "github.com/alicebob/miniredis/v2"}},
 		{"background jobs do without Redis", "pkg/jobs",
-			[]string{"internal/bus", "github.com/redis/go-redis/v9"}},
+			[]string{"internal/redisbus", "github.com/redis/go-redis/v9"}},
 		{"a worker that follows polygen links neither daemon", "pkg/jobs/redislimits",
-			[]string{"internal/polygen", "internal/spoa", "internal/admin", "internal/cli", "github.com/alicebob/miniredis/v2"}},
+			[]string{"internal/polygen", "internal/agent", "internal/daemon/flags", "github.com/alicebob/miniredis/v2"}},
 		{"the API's types know no daemon", "internal/api",
-			[]string{"internal/admin", "internal/bus", "internal/cli", "internal/polygen", "internal/spoa", "github.com/prometheus/client_golang", "github.com/redis/go-redis/v9"}},
+			[]string{"internal/polygen", "internal/redisbus", "internal/daemon", "internal/agent", "github.com/prometheus/client_golang", "github.com/redis/go-redis/v9"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			linked := dependencies(t, tt.pkg)

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // Spec describes a load. Fields without a stated default are required.
@@ -74,16 +74,16 @@ type run struct {
 
 func (r *run) loop(ctx context.Context, i int) {
 	random := rand.New(rand.NewPCG(r.Seed, uint64(i)))
-	clock.Sleep(ctx, r.Ramp*time.Duration(i)/time.Duration(r.Clients)+time.Duration(random.Int64N(int64(r.Retry))))
+	daemon.Sleep(ctx, r.Ramp*time.Duration(i)/time.Duration(r.Clients)+time.Duration(random.Int64N(int64(r.Retry))))
 	call := load.Call{Address: r.Addresses[i%len(r.Addresses)], User: r.User, Group: i}
 	for time.Now().Before(r.end) && ctx.Err() == nil {
 		call.Path = fmt.Sprintf("/sleep/%d", r.Work(random).Milliseconds())
 		answer, err := r.client.Do(ctx, call)
 		r.note(answer.Status, err)
 		if answer.Status == http.StatusOK {
-			clock.Sleep(ctx, r.Think)
+			daemon.Sleep(ctx, r.Think)
 		} else {
-			clock.Sleep(ctx, r.Retry)
+			daemon.Sleep(ctx, r.Retry)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func (o *Origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "want /sleep/MS", http.StatusBadRequest)
 		return
 	}
-	clock.Sleep(r.Context(), time.Duration(ms)*time.Millisecond)
+	daemon.Sleep(r.Context(), time.Duration(ms)*time.Millisecond)
 }
 
 func (o *Origin) change(by int) {

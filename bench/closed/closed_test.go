@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // Three clients at an origin that takes all of them: three requests run at once, nearly
@@ -22,7 +22,7 @@ func TestRun(t *testing.T) {
 	o, done := NewOrigin(3), make(chan struct{})
 	go func() { defer close(done); o.Serve(ctx, l) }()
 	defer func() { cancel(); <-done }()
-	proctest.Eventually(t, "three run at once, and one of them ends", func() error { // a slow machine may not come to it
+	testkit.Eventually(t, "three run at once, and one of them ends", func() error { // a slow machine may not come to it
 		o.Begin()
 		r := Run(ctx, Spec{
 			Addresses: []string{l.Addr().String()}, User: "a", Clients: 3, Retry: time.Millisecond, Duration: 500 * time.Millisecond,

@@ -23,7 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-qos/sluice/internal/origin"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,7 +38,7 @@ func TestRunSendsTheSchedule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := run(t, Spec{Targets: targets, Rate: 1000, Duration: 300 * ms, Requests: Users("", "", "alice", "bob", "carol"), Arrivals: burst(20 * ms), Timeout: proctest.Patience})
+	r := run(t, Spec{Targets: targets, Rate: 1000, Duration: 300 * ms, Requests: Users("", "", "alice", "bob", "carol"), Arrivals: burst(20 * ms), Timeout: testkit.Patience})
 
 	if r.Planned != 300 || len(r.Results) != 300 || r.Statuses()[200] != 300 || len(r.Failures()) != 0 {
 		t.Errorf("planned %d, results %d, statuses %v, failures %v; want 300 times 200", r.Planned, len(r.Results), r.Statuses(), r.Failures())
@@ -65,7 +65,7 @@ func TestRunSendsTheSchedule(t *testing.T) {
 func TestRunAlignsToTheSecond(t *testing.T) {
 	s := httptest.NewServer(origin.New())
 	defer s.Close()
-	r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 10, Duration: 100 * ms, Align: true, Timeout: proctest.Patience})
+	r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 10, Duration: 100 * ms, Align: true, Timeout: testkit.Patience})
 	if r.Start.Nanosecond() != 0 || r.Results[0].Scheduled != r.Start.UnixNano() || r.Results[0].Sent < r.Start.UnixNano() {
 		t.Errorf("Start = %v, first result %+v; want a whole second", r.Start, r.Results[0])
 	}
@@ -86,7 +86,7 @@ func TestRunIsOpenLoop(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 1000, Duration: n * ms, Ahead: 1, Timeout: proctest.Patience})
+	r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 1000, Duration: n * ms, Ahead: 1, Timeout: testkit.Patience})
 	if got := r.Statuses()[200]; got != n {
 		t.Errorf("%d of %d answered; failures %v", got, n, r.Failures())
 	}
@@ -96,7 +96,7 @@ func TestRunOneStalledServerDoesNotHoldUpTheOther(t *testing.T) {
 	stalled := serve(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	s := httptest.NewServer(origin.New())
 	defer s.Close()
-	r := run(t, Spec{Targets: []Target{{Address: stalled}, {Address: addr(s)}}, Rate: 1000, Duration: 200 * ms, Conns: 64, Timeout: proctest.Patience, Seed: 3},
+	r := run(t, Spec{Targets: []Target{{Address: stalled}, {Address: addr(s)}}, Rate: 1000, Duration: 200 * ms, Conns: 64, Timeout: testkit.Patience, Seed: 3},
 		func(r Result) bool { return r.Target == 1 })
 	if got, want := r.Target(1).Statuses()[200], len(r.Target(1).Results); got != want || want == 0 {
 		t.Errorf("%d of %d answered by the other server", got, want)
@@ -143,7 +143,7 @@ func TestRunConnectsFromSeveralAddresses(t *testing.T) {
 		seen[host] = true
 	}))
 	defer s.Close()
-	run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 1000, Duration: 20 * ms, Ahead: 6, Sources: 3, Timeout: proctest.Patience})
+	run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 1000, Duration: 20 * ms, Ahead: 6, Sources: 3, Timeout: testkit.Patience})
 	mu.Lock()
 	defer mu.Unlock()
 	if want := map[string]bool{"127.0.0.1": true, "127.0.0.2": true, "127.0.0.3": true}; !maps.Equal(seen, want) {
@@ -179,7 +179,7 @@ func TestRunReusesConnections(t *testing.T) {
 			s.Start()
 			defer s.Close()
 			// All are due at once, so that most wait for one of three connections.
-			r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 500, Duration: 100 * ms, Arrivals: burst(time.Second), Ahead: tt.ahead, Conns: 3, Timeout: proctest.Patience})
+			r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 500, Duration: 100 * ms, Arrivals: burst(time.Second), Ahead: tt.ahead, Conns: 3, Timeout: testkit.Patience})
 			if got := r.Statuses()[200]; got != 50 || len(r.Failures()) != 0 {
 				t.Errorf("%d of 50 answered; failures %v", got, r.Failures())
 			}
@@ -195,8 +195,8 @@ func TestRunReusesConnections(t *testing.T) {
 func TestRunTellsWhenAnswersArrived(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(2 * ms) }))
 	defer s.Close()
-	proctest.Eventually(t, "one answer within half a tick", func() error {
-		r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 100, Duration: 100 * ms, Tick: 50 * ms, Timeout: proctest.Patience})
+	testkit.Eventually(t, "one answer within half a tick", func() error {
+		r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 100, Duration: 100 * ms, Tick: 50 * ms, Timeout: testkit.Patience})
 		least := r.Service().Quantile(0)
 		if least < 2*ms {
 			t.Errorf("an answer after %v, want at least 2ms", least)
@@ -217,7 +217,7 @@ func TestRunTellsWhatBecameOfRequests(t *testing.T) {
 	}))
 	defer s.Close()
 	told := map[string][]Result{}
-	r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 1000, Duration: 20 * ms, Requests: Users("GET", "/", "ann", "bob"), Timeout: proctest.Patience,
+	r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 1000, Duration: 20 * ms, Requests: Users("GET", "/", "ann", "bob"), Timeout: testkit.Patience,
 		Settled: func(user, _ string, r Result) { told[user] = append(told[user], r) }})
 	for _, user := range []string{"ann", "bob"} {
 		want := r.User(user).Results
@@ -244,7 +244,7 @@ func TestRunUploads(t *testing.T) {
 		{Method: "POST"},
 		{Method: "HEAD", Path: "/head"},
 	}
-	r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 100, Duration: 40 * ms, Timeout: proctest.Patience,
+	r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 100, Duration: 40 * ms, Timeout: testkit.Patience,
 		Requests: func(i int) Request { return requests[i] }})
 	want := map[string]int{"PUT /large?x=1 9437184 b <nil>": 1, "PUT /small 5  <nil>": 1, "POST / 0  <nil>": 1, "HEAD /head 0  <nil>": 1}
 	mu.Lock()
@@ -275,7 +275,7 @@ func TestRunAnswersThatGoWrong(t *testing.T) {
 					_, _ = io.WriteString(conn, tt.answer)
 				}
 			})
-			r := run(t, Spec{Targets: []Target{{Address: a}}, Rate: 200, Duration: 50 * ms, Timeout: proctest.Patience})
+			r := run(t, Spec{Targets: []Target{{Address: a}}, Rate: 200, Duration: 50 * ms, Timeout: testkit.Patience})
 			for _, res := range r.Results {
 				if res.Failure != tt.failure || res.Status != tt.status {
 					t.Errorf("%v with status %d, want %v with %d", res.Failure, res.Status, tt.failure, tt.status)
@@ -289,7 +289,7 @@ func TestRunAnswersThatGoWrong(t *testing.T) {
 }
 
 func TestRunSurvivesAServerThatDiesAndReturns(t *testing.T) {
-	address := proctest.FreeAddr(t)
+	address := testkit.FreeAddr(t)
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
@@ -307,22 +307,22 @@ func TestRunSurvivesAServerThatDiesAndReturns(t *testing.T) {
 	o, s := start(l)
 	go func() {
 		r, _ := Run(ctx, Spec{
-			Targets: []Target{{Address: address}}, Rate: 500, Duration: 2 * proctest.Patience,
+			Targets: []Target{{Address: address}}, Rate: 500, Duration: 2 * testkit.Patience,
 			Requests: func(i int) Request { due.Store(int64(i)); return Request{} },
 		})
 		result <- r
 	}()
-	proctest.Eventually(t, "the server is used", atLeast(20, func() int64 { return o.Counts().Served }))
+	testkit.Eventually(t, "the server is used", atLeast(20, func() int64 { return o.Counts().Served }))
 	s.Close()
 	dead := due.Load()
-	proctest.Eventually(t, "requests go on", atLeast(dead+20, due.Load))
+	testkit.Eventually(t, "requests go on", atLeast(dead+20, due.Load))
 	l, err = net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o, s = start(l)
 	defer s.Close()
-	proctest.Eventually(t, "the server that returned is used", atLeast(20, func() int64 { return o.Counts().Served }))
+	testkit.Eventually(t, "the server that returned is used", atLeast(20, func() int64 { return o.Counts().Served }))
 	cancel()
 	r := <-result
 	if f := r.Failures(); f[NoConnect] < 10 {
@@ -355,7 +355,7 @@ func TestRunReturnsWhatItHasWhenItsContextEnds(t *testing.T) {
 func TestRunAgainstHAProxy(t *testing.T) {
 	s := httptest.NewServer(origin.New())
 	defer s.Close()
-	front := proctest.FreeAddr(t)
+	front := testkit.FreeAddr(t)
 	file := filepath.Join(t.TempDir(), "haproxy.cfg")
 	config := fmt.Sprintf(`
 defaults
@@ -374,8 +374,8 @@ backend b
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	proctest.HAProxy(t, file, front)
-	r := run(t, Spec{Targets: []Target{{Address: front}}, Rate: 600, Duration: 200 * ms, Requests: Users("GET", "/bytes/100KiB", "alice", "bob", "eve"), Timeout: proctest.Patience})
+	testkit.HAProxy(t, file, front)
+	r := run(t, Spec{Targets: []Target{{Address: front}}, Rate: 600, Duration: 200 * ms, Requests: Users("GET", "/bytes/100KiB", "alice", "bob", "eve"), Timeout: testkit.Patience})
 	if diff := cmp.Diff(map[int]int{200: 40, 429: 40, 403: 40}, r.Statuses()); diff != "" || len(r.Failures()) != 0 {
 		t.Errorf("failures %v; statuses (-want +got):\n%s", r.Failures(), diff)
 	}

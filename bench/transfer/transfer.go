@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // Step is the resolution of the counts.
@@ -127,7 +127,7 @@ func Run(ctx context.Context, o *Origin, streams []Stream, d time.Duration) Repo
 			call.Connection, call.Group = load.HTTP2, s.Group
 		}
 		wg.Go(func() {
-			if !clock.Sleep(ctx, s.Begin) {
+			if !daemon.Sleep(ctx, s.Begin) {
 				return
 			}
 			ctx := ctx

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // two streams for three seconds: one moves 100 bytes a step, the other 100 from the
@@ -49,7 +49,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer o.Close()
-	proctest.Eventually(t, "four streams", func() error { // a slow machine may miss the short one
+	testkit.Eventually(t, "four streams", func() error { // a slow machine may miss the short one
 		r := Run(t.Context(), o, []Stream{
 			{Address: o.Addr(), User: "a"},
 			{Address: o.Addr(), User: "a", Up: true},

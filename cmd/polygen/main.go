@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/sluice-qos/sluice/internal/admin"
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/cli"
-	"github.com/sluice-qos/sluice/internal/group"
-	"github.com/sluice-qos/sluice/internal/limitwatch"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/daemon/flags"
 	"github.com/sluice-qos/sluice/internal/polygen"
-	"github.com/sluice-qos/sluice/internal/systemd"
+	"github.com/sluice-qos/sluice/internal/polygen/api"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 )
 
 type options struct {
@@ -22,32 +20,32 @@ type options struct {
 	Strict bool   `help:"Treat users as hot at half of their limits instead of at 80 %." env:"SLUICE_STRICT"`
 	Margin int    `name:"concurrent-margin" help:"How far, in percent of the limit, a blocked user's requests in progress must fall before the user is unblocked; at least one request." default:"5" placeholder:"PERCENT" env:"SLUICE_CONCURRENT_MARGIN"`
 
-	cli.UserMetrics `embed:""`
-	cli.Lead        `embed:""`
-	JobWorkers      cli.JobWorkers `embed:""`
+	flags.UserMetrics `embed:""`
+	flags.Lead        `embed:""`
+	JobWorkers        flags.JobWorkers `embed:""`
 
-	cli.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
-	cli.Redis `embed:""`
-	cli.Log   `embed:""`
-	cli.Probe `embed:""`
+	flags.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
+	flags.Redis `embed:""`
+	flags.Log   `embed:""`
+	flags.Probe `embed:""`
 }
 
 func main() { os.Exit(run()) }
 
 func run() int {
 	var o options
-	line, code := cli.Parse(&o, os.Args[1:], os.Stdout, os.Stderr, "polygen", "Sluice's policy generator: publishes the limits, compares the cluster's use with them, "+
+	line, code := flags.Parse(&o, os.Args[1:], os.Stdout, os.Stderr, "polygen", "Sluice's policy generator: publishes the limits, compares the cluster's use with them, "+
 		"and sends policies to the agents. Run two or more: one leads, and when it ends another one takes over within three seconds.\n\n"+
 		"Every flag can also be set by the environment variable in brackets.")
 	if line == nil {
 		return code
 	}
 	if o.Given() {
-		return cli.Exit(os.Stderr, "polygen", o.Ask(context.Background(), o.Admin, cli.ProbeTimeout))
+		return flags.Exit(os.Stderr, "polygen", o.Ask(context.Background(), o.Admin, flags.ProbeTimeout))
 	}
-	ctx, hangups, stop := cli.Signals()
+	ctx, hangups, stop := flags.Signals()
 	defer stop()
-	return cli.Exit(os.Stderr, "polygen", serve(ctx, o, hangups))
+	return flags.Exit(os.Stderr, "polygen", serve(ctx, o, hangups))
 }
 
 func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
@@ -66,12 +64,12 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		return fmt.Errorf("--concurrent-margin %d: want 1 to 100 per cent", o.Margin)
 	}
 	log := o.Logger(os.Stderr)
-	registry := cli.NewRegistry()
-	watcher, err := limitwatch.New(o.Limits, log, registry)
+	registry := flags.NewRegistry()
+	watcher, err := polygen.WatchLimits(o.Limits, log, registry)
 	if err != nil {
 		return err
 	}
-	b, err := o.Open(log, registry, bus.DefaultTimeout)
+	b, err := o.Open(log, registry, redisbus.DefaultTimeout)
 	if err != nil {
 		return err
 	}
@@ -89,17 +87,17 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
-	forward, err := admin.NewForwarder(admin.ForwardOptions{Leader: p.Leader, CA: o.LeaderCA, Gate: gate, Logger: log})
+	forward, err := api.NewForwarder(api.ForwardOptions{Leader: p.Leader, CA: o.LeaderCA, Gate: gate, Logger: log})
 	if err != nil {
 		return err
 	}
-	service := systemd.Service{Started: p.Ready, Ready: p.Ready, Probe: func() { p.Instances() }}
-	return group.Run(ctx,
+	service := daemon.Service{Started: p.Ready, Ready: p.Ready, Probe: func() { p.Instances() }}
+	return daemon.Run(ctx,
 		p.Run,
 		service.Run,
 		func(ctx context.Context) error {
-			h := admin.Handler(admin.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload, API: p, Live: p, Overrides: p, Forward: forward, Gate: gate})
-			return admin.Serve(ctx, l, h, log)
+			h := api.Handler(api.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload, API: p, Live: p, Overrides: p, Forward: forward, Gate: gate})
+			return api.Serve(ctx, l, h, log)
 		},
 		func(ctx context.Context) error { return p.ReloadOn(ctx, hangups) })
 }

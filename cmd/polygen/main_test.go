@@ -14,8 +14,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/sluice-qos/sluice/internal/cli"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/daemon/flags"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // TestMain makes this test binary stand for the command: scripts, and tests
@@ -38,13 +38,13 @@ func TestScripts(t *testing.T) {
 const good = "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 10}}}\n"
 
 // start starts a polygen that is set up by its environment alone.
-func start(t *testing.T, redis string, env ...string) (p *proctest.Process, admin, limits string) {
+func start(t *testing.T, redis string, env ...string) (p *testkit.Process, admin, limits string) {
 	t.Helper()
 	limits = filepath.Join(t.TempDir(), "limits.yaml")
 	write(t, limits, good)
-	admin = proctest.FreeAddr(t)
+	admin = testkit.FreeAddr(t)
 	env = append(env, "GORACE=atexit_sleep_ms=0", "SLUICE_REDIS="+redis, "SLUICE_ADMIN="+admin, "SLUICE_LIMITS="+limits)
-	return proctest.Start(t, env, "polygen"), admin, limits
+	return testkit.Start(t, env, "polygen"), admin, limits
 }
 
 func write(t *testing.T, path, text string) {
@@ -70,11 +70,11 @@ func ask(method, address, path string) (status int, body string, err error) {
 
 func TestLeadsAndReloads(t *testing.T) {
 	t.Parallel()
-	_, redis := proctest.Redis(t)
+	_, redis := testkit.Redis(t)
 	p, admin, limits := start(t, redis)
 	metric := func(line string) {
 		t.Helper()
-		proctest.Eventually(t, line, func() error {
+		testkit.Eventually(t, line, func() error {
 			_, body, err := ask("GET", admin, "/metrics")
 			if err == nil && !strings.Contains(body, "\n"+line+"\n") {
 				err = errors.New("it is not there")
@@ -83,7 +83,7 @@ func TestLeadsAndReloads(t *testing.T) {
 		})
 	}
 	metric("sluice_polygen_leading 1")
-	proctest.Eventually(t, "it is ready", func() error {
+	testkit.Eventually(t, "it is ready", func() error {
 		status, body, err := ask("GET", admin, "/-/ready")
 		if err == nil && status != 200 {
 			err = fmt.Errorf("GET /-/ready = %d %q, want 200", status, body)
@@ -104,7 +104,7 @@ func TestLeadsAndReloads(t *testing.T) {
 	if err := p.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "the log tells of the broken file", func() error {
+	testkit.Eventually(t, "the log tells of the broken file", func() error {
 		if out := p.Output(); !strings.Contains(out, "reload failed: the old limits stay in force") || !strings.Contains(out, limits+":1:10: ") {
 			return errors.New(out)
 		}
@@ -130,14 +130,14 @@ func TestLeadsAndReloads(t *testing.T) {
 // one process.
 func TestNamesOfOneProcessDiffer(t *testing.T) {
 	t.Parallel()
-	_, redis := proctest.Redis(t)
+	_, redis := testkit.Redis(t)
 	limits := filepath.Join(t.TempDir(), "limits.yaml")
 	write(t, limits, good)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	leaders := 0
 	for range 2 {
-		o := options{Limits: limits, Margin: 5, Admin: cli.Admin{Address: proctest.FreeAddr(t)}, Redis: cli.Redis{Redis: []string{redis}, RedisShards: 1}}
+		o := options{Limits: limits, Margin: 5, Admin: flags.Admin{Address: testkit.FreeAddr(t)}, Redis: flags.Redis{Redis: []string{redis}, RedisShards: 1}}
 		ended := make(chan error, 1)
 		go func() { ended <- serve(ctx, o, nil) }()
 		defer func() {
@@ -146,7 +146,7 @@ func TestNamesOfOneProcessDiffer(t *testing.T) {
 				t.Errorf("serve() = %v, want nil", err)
 			}
 		}()
-		proctest.Eventually(t, "it has asked for the lead", func() error {
+		testkit.Eventually(t, "it has asked for the lead", func() error {
 			status, body, err := ask("GET", o.Address, "/-/ready")
 			if err == nil && status != 200 {
 				err = fmt.Errorf("GET /-/ready = %d %q", status, body)
@@ -166,9 +166,9 @@ func TestNamesOfOneProcessDiffer(t *testing.T) {
 
 func TestEndsWithoutRedis(t *testing.T) {
 	t.Parallel()
-	redis := proctest.FreeAddr(t)
+	redis := testkit.FreeAddr(t)
 	p, admin, _ := start(t, redis)
-	proctest.Eventually(t, "it says that Redis is away", func() error {
+	testkit.Eventually(t, "it says that Redis is away", func() error {
 		status, body, err := ask("GET", admin, "/-/ready")
 		if err == nil && (status != 503 || body != "redis cannot be reached (the log says why)\n") {
 			err = fmt.Errorf("GET /-/ready = %d %q", status, body)
@@ -188,7 +188,7 @@ func TestEndsWithoutRedis(t *testing.T) {
 
 func TestTellsSystemd(t *testing.T) {
 	t.Parallel()
-	proctest.TellsSystemd(t, func(redis string, env ...string) *proctest.Process {
+	testkit.TellsSystemd(t, func(redis string, env ...string) *testkit.Process {
 		p, _, _ := start(t, redis, env...)
 		return p
 	}, "STATUS=ready", "READY=1")

@@ -5,7 +5,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/sluice-qos/sluice/internal/apiclient"
+	"github.com/sluice-qos/sluice/internal/api/client"
 )
 
 // Access are the flags of commands that ask an admin API, beside --admin.
@@ -14,13 +14,13 @@ type Access struct {
 	AdminCA        string `name:"admin-ca" help:"File with the CA certificates to trust for an https --admin, instead of the system's." placeholder:"FILE" predictor:"file" env:"SLUICE_ADMIN_CA"`
 }
 
-func (a Access) access() apiclient.Access {
-	return apiclient.Access{TokenFile: a.AdminTokenFile, CA: a.AdminCA}
+func (a Access) access() client.Access {
+	return client.Access{TokenFile: a.AdminTokenFile, CA: a.AdminCA}
 }
 
 // client asks the admin API at an address.
-func (a Access) client(address string) (*apiclient.Client, error) {
-	return apiclient.NewClient(address, a.access())
+func (a Access) client(address string) (*client.Client, error) {
+	return client.NewClient(address, a.access())
 }
 
 // untilSignal ends with Ctrl-C, a service manager's signal, or the terminal's end.

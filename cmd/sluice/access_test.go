@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/api/apitest"
-	"github.com/sluice-qos/sluice/internal/testcert"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 )
 
 // Every command that asks an API asks with a token and by TLS, and says what to do
@@ -19,7 +19,7 @@ func TestAsksWithTokenAndTLS(t *testing.T) {
 		os.Unsetenv(name)
 	}
 	dir := t.TempDir()
-	ca := testcert.New(t, dir)
+	ca := testkit.NewAuthority(t, dir)
 	address, expired := apitest.ServeTLS(t, ca, time.Now().Add(time.Hour)), apitest.ServeTLS(t, ca, time.Now().Add(-time.Hour))
 	plain := apitest.Serve(apitest.Cluster())
 	defer plain.Close()

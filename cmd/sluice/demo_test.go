@@ -9,13 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // demoArgs are a command line on ports that no other test has.
 func demoArgs(t *testing.T, more ...string) []string {
 	t.Helper()
-	return append([]string{"demo", "--listen", proctest.FreeAddrs(t, 2), "--admin", proctest.FreeAddr(t), "--haproxy", proctest.HAProxyPath(t)}, more...)
+	return append([]string{"demo", "--listen", testkit.FreeAddrs(t, 2), "--admin", testkit.FreeAddr(t), "--haproxy", testkit.HAProxyPath(t)}, more...)
 }
 
 // All of the demo, shortened: what it says before and after, and that everything has ended. It takes so much of
@@ -23,7 +23,7 @@ func demoArgs(t *testing.T, more ...string) []string {
 func TestDemo(t *testing.T) {
 	d := startSluice(t, demoArgs(t, "--duration", "6s")...)
 	var children []int
-	proctest.Eventually(t, "it has begun", func() error {
+	testkit.Eventually(t, "it has begun", func() error {
 		if !strings.Contains(d.stdout.String(), "quiet: ") {
 			return fmt.Errorf("it printed %q", d.stdout)
 		}
@@ -79,7 +79,7 @@ func TestDemoInATerminal(t *testing.T) {
 		if err != nil {
 			t.Errorf("it ended with %v, want exit code 0", err)
 		}
-	case <-time.After(proctest.Patience):
+	case <-time.After(testkit.Patience):
 		t.Fatal("it does not end with Ctrl-C")
 	}
 	all := term.screen.String()

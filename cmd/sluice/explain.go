@@ -10,14 +10,14 @@ import (
 	"strings"
 	"time"
 
+	account "github.com/sluice-qos/sluice/cmd/sluice/internal/explain"
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/apiclient"
-	"github.com/sluice-qos/sluice/internal/cli"
-	account "github.com/sluice-qos/sluice/internal/explain"
+	"github.com/sluice-qos/sluice/internal/api/client"
+	"github.com/sluice-qos/sluice/internal/daemon/flags"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
-type explain struct {
+type explainCommand struct {
 	User   string `arg:"" optional:"" help:"The user, named as in the limit file; ~unreadable: all requests whose credentials cannot be read."`
 	Class  string `help:"Show only the limits that a request of this class counts against: GET, PUT, …, OTHER, or a class of the file." placeholder:"CLASS"`
 	Limits string `help:"The limit file." default:"config/limits.yaml" placeholder:"FILE" predictor:"file"`
@@ -31,7 +31,7 @@ type explain struct {
 }
 
 // Help tells what the command prints.
-func (*explain) Help() string {
+func (*explainCommand) Help() string {
 	return `Prints the user's tier and each limit, with the line that sets it: the user's own override, the tier, or the default tier because the file does not name the user. A limit that the file lifts (unlimited) is listed as not limited; what is not listed is not limited either. Background jobs are always listed: where the file says nothing of them, with the limits that workers use then.
 
 With --class, prints the limits that one request of that class counts against instead: those of its class, of its verb and of all classes ("*"), and those of all requests.
@@ -50,7 +50,7 @@ With --job, prints what a background job is waiting for: its user's slots and wh
 }
 
 // Validate is called by kong.
-func (e *explain) Validate() error {
+func (e *explainCommand) Validate() error {
 	switch {
 	case e.Job == 0 && e.User == "":
 		return errors.New("name a user, or a background job with --job")
@@ -61,16 +61,16 @@ func (e *explain) Validate() error {
 	case e.User != "" || e.Class != "":
 		return errors.New("--job goes with --worker or --admin alone: a job's user is its own")
 	case (e.Worker == "") == (e.Admin == ""):
-		return errors.New("--job: " + apiclient.WorkerFlags.Hint() + ", or that of a polygen that knows the workers with --admin")
+		return errors.New("--job: " + client.WorkerFlags.Hint() + ", or that of a polygen that knows the workers with --admin")
 	case e.Job < 0:
 		return fmt.Errorf("--job %d: want River's id of the job, a positive number", e.Job)
 	}
 	return nil
 }
 
-func (e *explain) execute(stdout, stderr io.Writer) int {
+func (e *explainCommand) execute(stdout, stderr io.Writer) int {
 	if e.Job != 0 {
-		return cli.Exit(stderr, "sluice explain", e.explainJob(stdout))
+		return flags.Exit(stderr, "sluice explain", e.explainJob(stdout))
 	}
 	set, err := limitfile.Load(e.Limits)
 	if err != nil {
@@ -78,13 +78,13 @@ func (e *explain) execute(stdout, stderr io.Writer) int {
 		return 1
 	}
 	if valid := account.Classes(set); e.Class != "" && !slices.Contains(valid, e.Class) {
-		return cli.Exit(stderr, "sluice explain", e.unknownClass(valid))
+		return flags.Exit(stderr, "sluice explain", e.unknownClass(valid))
 	}
 	var live *api.User
 	if e.Admin != "" {
 		u, err := e.askPolygen()
 		if err != nil {
-			return cli.Exit(stderr, "sluice explain", err)
+			return flags.Exit(stderr, "sluice explain", err)
 		}
 		live = &u
 	}
@@ -93,11 +93,11 @@ func (e *explain) execute(stdout, stderr io.Writer) int {
 	if err == nil && e.Follow {
 		err = e.follow(stdout)
 	}
-	return cli.Exit(stderr, "sluice explain", err)
+	return flags.Exit(stderr, "sluice explain", err)
 }
 
 // follow prints the decisions about the user until a signal ends it.
-func (e *explain) follow(stdout io.Writer) error {
+func (e *explainCommand) follow(stdout io.Writer) error {
 	ctx, stop := untilSignal()
 	defer stop()
 	a, err := e.client(e.Admin)
@@ -114,7 +114,7 @@ func (e *explain) follow(stdout io.Writer) error {
 	})
 }
 
-func (e *explain) unknownClass(valid []string) error {
+func (e *explainCommand) unknownClass(valid []string) error {
 	hint := ""
 	if upper := strings.ToUpper(e.Class); slices.Contains(valid, upper) {
 		hint = "; did you mean " + upper + "?"
@@ -123,7 +123,7 @@ func (e *explain) unknownClass(valid []string) error {
 }
 
 // askPolygen asks a running polygen about the user.
-func (e *explain) askPolygen() (u api.User, err error) {
+func (e *explainCommand) askPolygen() (u api.User, err error) {
 	a, err := e.client(e.Admin)
 	if err != nil {
 		return u, err
@@ -133,11 +133,11 @@ func (e *explain) askPolygen() (u api.User, err error) {
 }
 
 // explainJob prints why a background job waits.
-func (e *explain) explainJob(out io.Writer) error {
+func (e *explainCommand) explainJob(out io.Writer) error {
 	if e.Admin != "" {
 		return e.explainJobs(out)
 	}
-	worker, err := apiclient.NewWorker(e.Worker, e.access(), apiclient.WorkerFlags)
+	worker, err := client.NewWorker(e.Worker, e.access(), client.WorkerFlags)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (e *explain) explainJob(out io.Writer) error {
 }
 
 // explainJobs prints what a polygen says of the jobs with an id.
-func (e *explain) explainJobs(out io.Writer) error {
+func (e *explainCommand) explainJobs(out io.Writer) error {
 	a, err := e.client(e.Admin)
 	if err != nil {
 		return err

@@ -13,10 +13,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/api/apitest"
-	"github.com/sluice-qos/sluice/internal/apiclient"
+	"github.com/sluice-qos/sluice/internal/api/client"
+	polygenapi "github.com/sluice-qos/sluice/internal/polygen/api"
+	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
@@ -46,10 +46,10 @@ func TestExplainJob(t *testing.T) {
 	address := strings.TrimPrefix(worker.URL, "http://")
 	for _, tt := range []struct {
 		name        string
-		e           explain
+		e           explainCommand
 		out, errors string
 	}{
-		{"one that is parked", explain{Job: 7, Worker: address}, `job 7, render, in the queue analysis_default: parked
+		{"one that is parked", explainCommand{Job: 7, Worker: address}, `job 7, render, in the queue analysis_default: parked
 Its user's slots are taken.
   created             2026-11-20T08:00:00Z
   could run since     2026-11-20T08:00:01Z
@@ -60,19 +60,19 @@ Its user's slots are taken.
   slots reserved      1: 6
   in the user's line  4, this one is number 2
 `, ""},
-		{"one without a user", explain{Job: 8, Worker: worker.URL}, `job 8, sweep, in the queue x: available
+		{"one without a user", explainCommand{Job: 8, Worker: worker.URL}, `job 8, sweep, in the queue x: available
 It waits for a worker.
   created   2026-11-20T08:00:00Z
   attempts  0
 `, ""},
-		{"one that is gone", explain{Job: 9, Worker: address}, "", "sluice explain: job 9: no such job\n"},
-		{"somebody else", explain{Job: 10, Worker: address}, "", "sluice explain: what listens at " + address + " does not know of jobs (it answers \"200 OK\"): " + apiclient.WorkerFlags.Hint() + "\n"},
-		{"no worker", explain{Job: 7}, "", "sluice explain: --job: " + apiclient.WorkerFlags.Hint() + ", or that of a polygen that knows the workers with --admin\n"},
-		{"a worker and a polygen", explain{Job: 7, Worker: address, Admin: address}, "", "sluice explain: --job: " + apiclient.WorkerFlags.Hint() + ", or that of a polygen that knows the workers with --admin\n"},
-		{"no address", explain{Job: 7, Worker: "x"}, "", `sluice explain: address "x": want host:port or https://host:port: ` + apiclient.WorkerFlags.Hint() + "\n"},
-		{"no id", explain{Job: -1, Worker: address}, "", "sluice explain: --job -1: want River's id of the job, a positive number\n"},
-		{"a user too", explain{Job: 7, Worker: address, User: "alice"}, "", "sluice explain: --job goes with --worker or --admin alone: a job's user is its own\n"},
-		{"nobody", explain{}, "", "sluice explain: name a user, or a background job with --job\n"},
+		{"one that is gone", explainCommand{Job: 9, Worker: address}, "", "sluice explain: job 9: no such job\n"},
+		{"somebody else", explainCommand{Job: 10, Worker: address}, "", "sluice explain: what listens at " + address + " does not know of jobs (it answers \"200 OK\"): " + client.WorkerFlags.Hint() + "\n"},
+		{"no worker", explainCommand{Job: 7}, "", "sluice explain: --job: " + client.WorkerFlags.Hint() + ", or that of a polygen that knows the workers with --admin\n"},
+		{"a worker and a polygen", explainCommand{Job: 7, Worker: address, Admin: address}, "", "sluice explain: --job: " + client.WorkerFlags.Hint() + ", or that of a polygen that knows the workers with --admin\n"},
+		{"no address", explainCommand{Job: 7, Worker: "x"}, "", `sluice explain: address "x": want host:port or https://host:port: ` + client.WorkerFlags.Hint() + "\n"},
+		{"no id", explainCommand{Job: -1, Worker: address}, "", "sluice explain: --job -1: want River's id of the job, a positive number\n"},
+		{"a user too", explainCommand{Job: 7, Worker: address, User: "alice"}, "", "sluice explain: --job goes with --worker or --admin alone: a job's user is its own\n"},
+		{"nobody", explainCommand{}, "", "sluice explain: name a user, or a background job with --job\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var out, errs strings.Builder
@@ -93,7 +93,7 @@ It waits for a worker.
 }
 
 // knowsJobs is a polygen that knows of the jobs 7, of two databases.
-type knowsJobs struct{ admin.API }
+type knowsJobs struct{ polygenapi.API }
 
 func (knowsJobs) Job(_ context.Context, id int64) (api.Job, error) {
 	switch id {
@@ -137,7 +137,7 @@ It waits, too.
 		{9, "", "sluice explain: ask " + address + `: "no such job"` + "\n"},
 	} {
 		var out, errs strings.Builder
-		e := explain{Job: tt.id, Admin: address}
+		e := explainCommand{Job: tt.id, Admin: address}
 		if err := e.Validate(); err != nil {
 			t.Fatal(err)
 		}

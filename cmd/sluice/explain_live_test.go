@@ -14,13 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/api"
+	polygenapi "github.com/sluice-qos/sluice/internal/polygen/api"
 )
 
 // told answers every question about a user with the same.
 type told struct {
-	admin.API
+	polygenapi.API
 	user  api.User
 	asked string
 }
@@ -38,7 +38,7 @@ func explained(t *testing.T, u api.User, args ...string) (stdout, asked string) 
 		t.Fatal(err)
 	}
 	api := &told{user: u}
-	server := httptest.NewServer(admin.Handler(admin.Options{Gatherer: prometheus.NewRegistry(), API: api}))
+	server := httptest.NewServer(polygenapi.Handler(polygenapi.Options{Gatherer: prometheus.NewRegistry(), API: api}))
 	t.Cleanup(server.Close)
 	var out, errs bytes.Buffer
 	args = append(append([]string{"explain"}, args...), "--limits", file, "--admin", server.Listener.Addr().String())
@@ -121,7 +121,7 @@ last refusals:
 // decisions is a polygen with a stream of decisions that ends.
 type decisions struct {
 	told
-	admin.Live
+	polygenapi.Live
 	events []api.Event
 	filter api.Filter
 }
@@ -145,7 +145,7 @@ func TestExplainFollowsDecisions(t *testing.T) {
 		{Time: until, Kind: api.OverrideEvent, Name: api.NameOf("a/b c"), Until: &until, Note: "launch\x1b"},
 		{Time: until, Kind: api.LostEvent, Count: 3},
 	}}
-	server := httptest.NewServer(admin.Handler(admin.Options{Gatherer: prometheus.NewRegistry(), API: polygen, Live: polygen}))
+	server := httptest.NewServer(polygenapi.Handler(polygenapi.Options{Gatherer: prometheus.NewRegistry(), API: polygen, Live: polygen}))
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "limits.yaml")
 	if err := os.WriteFile(file, []byte(goodLimits), 0o600); err != nil {

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/sluice-qos/sluice/cmd/sluice/internal/terms"
 	"github.com/sluice-qos/sluice/haproxy"
-	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/daemon/flags"
 	"github.com/sluice-qos/sluice/internal/terminal"
-	"github.com/sluice-qos/sluice/internal/terms"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
@@ -35,7 +35,7 @@ The exit code is 1 if the limit file has an error, the folder holds other things
 }
 
 func (h *forHAProxy) execute(stdout, stderr io.Writer) int {
-	return cli.Exit(stderr, "sluice haproxy", h.writeFiles(stdout, stderr))
+	return flags.Exit(stderr, "sluice haproxy", h.writeFiles(stdout, stderr))
 }
 
 // config is what the limit file and the chain say about the files.

@@ -13,8 +13,8 @@ import (
 
 	unified "github.com/rogpeppe/go-internal/diff"
 
+	"github.com/sluice-qos/sluice/cmd/sluice/internal/into"
 	"github.com/sluice-qos/sluice/haproxy"
-	"github.com/sluice-qos/sluice/internal/haproxycfg"
 	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
@@ -85,9 +85,9 @@ func showChange(w io.Writer, file, before, after string) error {
 
 // A configuration is what HAProxy is started with.
 type configuration struct {
-	haproxycfg.Set        // without blocks
-	text, without  string // of the file that is changed: as it is, and without blocks
-	frontends      []string
+	into.Set             // without blocks
+	text, without string // of the file that is changed: as it is, and without blocks
+	frontends     []string
 }
 
 // read reads all files, and takes our lines out of them in memory.
@@ -106,7 +106,7 @@ func (o *intoTheirs) read() (configuration, error) {
 		if err != nil {
 			return theirs, err
 		}
-		file := haproxycfg.Parse(string(text))
+		file := into.Parse(string(text))
 		without, err := file.Without()
 		if err != nil {
 			return theirs, fmt.Errorf("%s: %w", name, err)
@@ -140,7 +140,7 @@ func (o *intoTheirs) lines(c haproxy.Config, theirs *configuration, stderr io.Wr
 	if err != nil {
 		return lines, err
 	}
-	ours := haproxycfg.Ours{Process: lines.Process, Frontend: lines.Frontend, Frontends: theirs.frontends, Bandwidth: !c.Fitted || c.Bandwidth, Costs: len(c.Costs) > 0}
+	ours := into.Ours{Process: lines.Process, Frontend: lines.Frontend, Frontends: theirs.frontends, Bandwidth: !c.Fitted || c.Bandwidth, Costs: len(c.Costs) > 0}
 	found := append(theirs.Find(ours), o.examineBuild(ours)...)
 	fatal := 0
 	for _, f := range found {
@@ -158,7 +158,7 @@ func (o *intoTheirs) lines(c haproxy.Config, theirs *configuration, stderr io.Wr
 // put is the configuration with the lines in place.
 func (c *configuration) put(lines haproxy.Lines) (string, error) {
 	file := c.Files[c.Target]
-	blocks := haproxycfg.Blocks{Process: lines.Process, Sections: map[int]string{}}
+	blocks := into.Blocks{Process: lines.Process, Sections: map[int]string{}}
 	for i, s := range file.Sections {
 		if (s.Kind == "frontend" || s.Kind == "listen") && slices.Contains(c.frontends, s.Name) {
 			blocks.Sections[i] = lines.Frontend
@@ -168,12 +168,12 @@ func (c *configuration) put(lines haproxy.Lines) (string, error) {
 }
 
 // examineBuild looks at HAProxy itself. One that is not on this machine is no error before something is written.
-func (o *intoTheirs) examineBuild(ours haproxycfg.Ours) []haproxycfg.Finding {
+func (o *intoTheirs) examineBuild(ours into.Ours) []into.Finding {
 	out, err := exec.Command(o.HAProxy, "-vv").Output()
 	if err != nil {
-		return []haproxycfg.Finding{{File: o.HAProxy, What: fmt.Sprintf("it cannot be asked for its version (%v); Sluice needs HAProxy %s or newer, with Lua", err, haproxy.MinVersion)}}
+		return []into.Finding{{File: o.HAProxy, What: fmt.Sprintf("it cannot be asked for its version (%v); Sluice needs HAProxy %s or newer, with Lua", err, haproxy.MinVersion)}}
 	}
-	return haproxycfg.FindInBuild(o.HAProxy, string(out), ours)
+	return into.FindInBuild(o.HAProxy, string(out), ours)
 }
 
 // check has HAProxy read the result before it is in place.

@@ -14,8 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/internal/testcert"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write testdata/into/*.golden anew")
@@ -33,7 +32,7 @@ var ofBlocks = regexp.MustCompile(`(?m)(^\+ *# sluice: begin).*\n(?:\+.*\n)*?(\+
 // said is what HAProxy says about a configuration with haproxy -c, and whether it takes it.
 func said(t *testing.T, file string) (string, bool) {
 	t.Helper()
-	out, err := exec.Command(proctest.HAProxyPath(t), "-c", "-f", file).CombinedOutput()
+	out, err := exec.Command(testkit.HAProxyPath(t), "-c", "-f", file).CombinedOutput()
 	return string(out), err == nil
 }
 
@@ -87,7 +86,7 @@ func putIntoAndOut(t *testing.T, golden, before string, frontends ...string) {
 	if !valid {
 		t.Fatalf("haproxy -c refuses it as it is:\n%s", saidBefore)
 	}
-	args := []string{"haproxy", "--into", file, "--limits", filepath.Join("..", "..", "config", "limits.yaml"), "--folder", folder, "--haproxy", proctest.HAProxyPath(t)}
+	args := []string{"haproxy", "--into", file, "--limits", filepath.Join("..", "..", "config", "limits.yaml"), "--folder", folder, "--haproxy", testkit.HAProxyPath(t)}
 	named := args
 	for _, f := range frontends {
 		named = append(named, "--frontend", f)
@@ -113,7 +112,7 @@ func putIntoAndOut(t *testing.T, golden, before string, frontends ...string) {
 	if code, shown, told := run(append(args, "--write")...); code != 0 || !strings.HasPrefix(shown, file+" stays as it is.\n") {
 		t.Errorf("a second time: code %d, %s%s, want that it stays as it is", code, shown, told)
 	}
-	if code, _, told := run("haproxy", "--into", file, "--remove", "--haproxy", proctest.HAProxyPath(t)); code != 0 {
+	if code, _, told := run("haproxy", "--into", file, "--remove", "--haproxy", testkit.HAProxyPath(t)); code != 0 {
 		t.Fatalf("--remove: code %d: %s", code, told)
 	}
 	checkFile(t, file, before)
@@ -132,7 +131,7 @@ func TestIntoWithPathsFromItsFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	args := []string{"haproxy", "--into", file, "--haproxy", proctest.HAProxyPath(t)}
+	args := []string{"haproxy", "--into", file, "--haproxy", testkit.HAProxyPath(t)}
 	if code, _, told := run(append(args, "--frontend", "web", "--write", "--folder", filepath.Join(dir, "sluice"))...); code != 0 {
 		t.Errorf("--write: code %d: %s", code, told)
 	}
@@ -149,7 +148,7 @@ func TestIntoWithPathsFromItsFolder(t *testing.T) {
 // prepareFiles writes what some of the configurations read.
 func prepareFiles(t *testing.T, dir string) {
 	t.Helper()
-	cert, key := testcert.New(t, dir).Issue(t, dir, time.Now().Add(time.Hour), "127.0.0.1")
+	cert, key := testkit.NewAuthority(t, dir).Issue(t, dir, time.Now().Add(time.Hour), "127.0.0.1")
 	spoe, err := os.ReadFile(filepath.Join("testdata", "into", "coraza.spoe"))
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +173,7 @@ func prepareFiles(t *testing.T, dir string) {
 func checkGolden(t *testing.T, name, got string) {
 	t.Helper()
 	// What is said of HAProxy itself is another thing for each one.
-	got = regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(proctest.HAProxyPath(t))+`: .*\n`).ReplaceAllString(got, "")
+	got = regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(testkit.HAProxyPath(t))+`: .*\n`).ReplaceAllString(got, "")
 	// How long a block is changes with its rules.
 	got = regexp.MustCompile(`(?m)^@@ -(\d+),.*$`).ReplaceAllString(got, "@@ line $1 @@")
 	file := filepath.Join("testdata", "into", name+".golden")
@@ -214,7 +213,7 @@ func checkFile(t *testing.T, file, want string) {
 func TestIntoWhatCannotCoexist(t *testing.T) {
 	file := filepath.Join("testdata", "into", "clashes.cfg")
 	code, shown, told := run("haproxy", "--into", file, "--frontend", "web", "--frontend", "mail", "--frontend", "none", "--frontend", "nowhere",
-		"--write", "--folder", t.TempDir(), "--haproxy", proctest.HAProxyPath(t))
+		"--write", "--folder", t.TempDir(), "--haproxy", testkit.HAProxyPath(t))
 	if code != 1 || shown != "" {
 		t.Errorf("code %d, shown %q, want 1 and nothing", code, shown)
 	}

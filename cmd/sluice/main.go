@@ -10,16 +10,16 @@ import (
 	kongcompletion "github.com/jotaen/kong-completion"
 	"github.com/posener/complete"
 
-	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/daemon/flags"
 )
 
 type commands struct {
-	Up         up                        `cmd:"" help:"Run everything on one machine: HAProxy, agents, polygen, and, unless given, an origin and a Redis."`
-	Demo       demo                      `cmd:"" help:"Show in a minute what limits change: a noisy user and a quiet one, before and after."`
-	Check      check                     `cmd:"" help:"Validate limit files and show the limits that they set."`
-	Diff       diff                      `cmd:"" help:"Show how the limits of two limit files differ."`
-	Explain    explain                   `cmd:"" help:"Show a user's limits and where each comes from."`
-	Top        top                       `cmd:"" help:"List the most active users, live: what they use, and the limit that each is nearest to."`
+	Up         upCommand                 `cmd:"" help:"Run everything on one machine: HAProxy, agents, polygen, and, unless given, an origin and a Redis."`
+	Demo       demoCommand               `cmd:"" help:"Show in a minute what limits change: a noisy user and a quiet one, before and after."`
+	Check      checkCommand              `cmd:"" help:"Validate limit files and show the limits that they set."`
+	Diff       diffCommand               `cmd:"" help:"Show how the limits of two limit files differ."`
+	Explain    explainCommand            `cmd:"" help:"Show a user's limits and where each comes from."`
+	Top        topCommand                `cmd:"" help:"List the most active users, live: what they use, and the limit that each is nearest to."`
 	Override   override                  `cmd:"" help:"Set limits of one user for a time, list what was set, or end it."`
 	Unblock    unblock                   `cmd:"" help:"Unblock a user who is blocked by their requests in progress."`
 	HAProxy    forHAProxy                `cmd:"" name:"haproxy" help:"Write HAProxy's configuration, with the classes and exemptions of a limit file."`
@@ -36,14 +36,14 @@ func main() {
 
 func runCommand(args []string, stdout, stderr io.Writer) int {
 	var c commands
-	line, code := cli.Parse(&c, args, stdout, stderr, "sluice",
+	line, code := flags.Parse(&c, args, stdout, stderr, "sluice",
 		"Sluice gives each user of an HTTP service a fair, bounded part of it, over a whole cluster of stock HAProxy.")
 	if line == nil {
 		return code
 	}
 	command, ok := line.Selected().Target.Addr().Interface().(runner)
 	if !ok { // completion, which is the library's
-		return cli.Exit(stderr, "sluice", line.Run())
+		return flags.Exit(stderr, "sluice", line.Run())
 	}
 	return command.execute(stdout, stderr)
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/sluice-qos/sluice/internal/api/apitest"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 )
 
 // TestMain makes this test binary stand for the command: scripts, and tests
@@ -41,7 +41,7 @@ func TestScripts(t *testing.T) {
 			e.Defer(api.Close)
 			e.Setenv("API", api.Listener.Addr().String()) // of a polygen
 			e.Setenv("TAKEN", taken.Addr().String())      // an address that somebody listens on
-			e.Setenv("FREE", proctest.FreeAddr(t))        // one that nobody listens on
+			e.Setenv("FREE", testkit.FreeAddr(t))         // one that nobody listens on
 			e.Setenv("TMPDIR", e.Getenv("WORK"))
 			e.Setenv("SCHEMA", schema)
 			e.Setenv("GORACE", "atexit_sleep_ms=0") // else each process ends a second late

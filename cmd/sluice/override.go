@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/daemon/flags"
 	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
@@ -69,7 +69,7 @@ func (o *override) Validate() error {
 }
 
 func (o *override) execute(stdout, stderr io.Writer) int {
-	return cli.Exit(stderr, "sluice override", o.changeOverride(stdout))
+	return flags.Exit(stderr, "sluice override", o.changeOverride(stdout))
 }
 
 func (o *override) changeOverride(stdout io.Writer) error {
@@ -208,7 +208,7 @@ func (*unblock) Help() string {
 }
 
 func (u *unblock) execute(stdout, stderr io.Writer) int {
-	return cli.Exit(stderr, "sluice unblock", u.unblockUser(stdout))
+	return flags.Exit(stderr, "sluice unblock", u.unblockUser(stdout))
 }
 
 func (u *unblock) unblockUser(stdout io.Writer) error {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/api/apitest"
+	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 )
 
 func TestLimitsOf(t *testing.T) {

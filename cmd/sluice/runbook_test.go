@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
@@ -25,8 +25,8 @@ func TestRunbookCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	elsewhere := []string{"systemctl", "journalctl", "ls", "ss", "date", "chronyc", "export"}
-	_, redis := proctest.Redis(t)
-	u := startUp(t, "--listen", proctest.FreeAddr(t), "--redis", redis)
+	_, redis := testkit.Redis(t)
+	u := startUp(t, "--listen", testkit.FreeAddr(t), "--redis", redis)
 	u.awaitReady(t)
 	// Where requests cost nothing there is no list by cost. The change is taken up while commands are tried.
 	costly := strings.Replace(goodLimits, "tiers:\n  free:\n", "costs: {tokens: {estimate: {default: 10}}}\ntiers:\n  free:\n    costs: {tokens: {day: 1000}}\n", 1)
@@ -51,7 +51,7 @@ func TestRunbookCommands(t *testing.T) {
 			}
 			given[line] = true
 			// Of a machine that stands still for a moment /-/ready tells the truth.
-			proctest.Eventually(t, line, func() error {
+			testkit.Eventually(t, line, func() error {
 				cmd := exec.Command("bash", "-euo", "pipefail", "-c", settings.Replace(line))
 				cmd.Env = env
 				out, err := cmd.CombinedOutput()

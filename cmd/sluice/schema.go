@@ -4,7 +4,7 @@ import (
 	"io"
 
 	"github.com/sluice-qos/sluice/config"
-	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/daemon/flags"
 )
 
 type schema struct{}
@@ -18,5 +18,5 @@ func (*schema) Help() string {
 
 func (*schema) execute(stdout, stderr io.Writer) int {
 	_, err := stdout.Write(config.Schema)
-	return cli.Exit(stderr, "sluice schema", err)
+	return flags.Exit(stderr, "sluice schema", err)
 }

@@ -5,12 +5,12 @@ import (
 	"io"
 	"time"
 
+	listing "github.com/sluice-qos/sluice/cmd/sluice/internal/top"
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/cli"
-	listing "github.com/sluice-qos/sluice/internal/top"
+	"github.com/sluice-qos/sluice/internal/daemon/flags"
 )
 
-type top struct {
+type topCommand struct {
 	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
 	Sort     string        `help:"Sort order: rate (most requests per second), concurrent (most in progress), down or up (most bytes per second), or recent (heard of last)." enum:"rate,concurrent,down,up,recent" default:"rate" placeholder:"ORDER"`
 	Jobs     bool          `help:"List instead the users who have background jobs that run or wait, those with most waiting jobs first. polygen asks the workers that its flag --jobs-worker names."`
@@ -29,7 +29,7 @@ const (
 )
 
 // Help tells what the command prints.
-func (*top) Help() string {
+func (*topCommand) Help() string {
 	return `Lists the most active users, and refreshes the list every --interval until Ctrl-C. In a terminal each list replaces the one before, and is redrawn when the terminal changes its size. Elsewhere, as in a pipe or with --once, each list is a separate table. If polygen becomes unreachable, the last list stays, with the time since when, until polygen is back.
 
 The first line has the cluster's time, which polygen answers and whether it leads, the version of its limits, and how many users it knows of. The columns:
@@ -58,7 +58,7 @@ Users without a limit are listed, too: "started" in the JSON has the requests pe
 }
 
 // Validate is called by the parser.
-func (t *top) Validate() error {
+func (t *topCommand) Validate() error {
 	if t.N < 1 || t.N > maxTop {
 		return fmt.Errorf("--n=%d: want 1 to %d", t.N, maxTop)
 	}
@@ -66,7 +66,7 @@ func (t *top) Validate() error {
 }
 
 // order is who comes first.
-func (t *top) order() api.Sort {
+func (t *topCommand) order() api.Sort {
 	if t.Cost != "" {
 		return api.ByCost(t.Cost)
 	}
@@ -80,14 +80,14 @@ func validInterval(d time.Duration) error {
 	return nil
 }
 
-func (t *top) execute(stdout, stderr io.Writer) int {
+func (t *topCommand) execute(stdout, stderr io.Writer) int {
 	ctx, stop := untilSignal()
 	defer stop()
 	a, err := t.client(t.Admin)
 	if err != nil {
-		return cli.Exit(stderr, "sluice top", err)
+		return flags.Exit(stderr, "sluice top", err)
 	}
 	defer a.Close()
 	o := listing.Options{Jobs: t.Jobs, Sort: t.order(), N: t.N, Interval: t.Interval, Once: t.Once, JSON: t.JSON}
-	return cli.Exit(stderr, "sluice top", listing.Run(ctx, a, o, stdout, stderr))
+	return flags.Exit(stderr, "sluice top", listing.Run(ctx, a, o, stdout, stderr))
 }

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-qos/sluice/internal/api/apitest"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 )
 
 // What listens is none that has lists.
@@ -128,7 +128,7 @@ func (term *window) resize(t *testing.T, size unix.Winsize) {
 func (term *window) await(t *testing.T, words ...string) string {
 	t.Helper()
 	var last string
-	proctest.Eventually(t, fmt.Sprintf("the screen has %q", words), func() error {
+	testkit.Eventually(t, fmt.Sprintf("the screen has %q", words), func() error {
 		all := strings.Split(term.screen.String(), "\x1b[H")
 		if i := len(all) - 1; strings.HasSuffix(all[i], "\x1b[J") {
 			last = all[i]
@@ -166,7 +166,7 @@ func TestTopInATerminal(t *testing.T) {
 	}
 
 	term.resize(t, unix.Winsize{Row: 5, Col: 40})
-	proctest.Eventually(t, "the list fits", func() error {
+	testkit.Eventually(t, "the list fits", func() error {
 		if s := term.await(t, "polygen"); strings.Contains(s, "~AB") || strings.Contains(s, "limits version") {
 			return fmt.Errorf("the screen is %q", s)
 		}
@@ -176,7 +176,7 @@ func TestTopInATerminal(t *testing.T) {
 
 	polygen.Close()
 	term.await(t, "no answer since 20", "nothing listens at "+addr, "polygen one, leading", "throttled")
-	proctest.Eventually(t, "the port is free", func() error {
+	testkit.Eventually(t, "the port is free", func() error {
 		l, err = net.Listen("tcp", addr)
 		return err
 	})
@@ -199,7 +199,7 @@ func TestTopInATerminal(t *testing.T) {
 		if all := term.screen.String(); err != nil || !strings.HasSuffix(all, "\r\x1b[K") {
 			t.Errorf("it ended with %v and %q, want the cursor on an empty line", err, all[max(len(all)-100, 0):])
 		}
-	case <-time.After(proctest.Patience):
+	case <-time.After(testkit.Patience):
 		t.Fatal("it does not end with Ctrl-C")
 	}
 }

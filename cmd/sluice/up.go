@@ -7,13 +7,13 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/cli"
+	runup "github.com/sluice-qos/sluice/cmd/sluice/internal/up"
+	"github.com/sluice-qos/sluice/internal/agent"
+	"github.com/sluice-qos/sluice/internal/daemon/flags"
 	"github.com/sluice-qos/sluice/internal/polygen"
-	"github.com/sluice-qos/sluice/internal/spoa"
-	runup "github.com/sluice-qos/sluice/internal/up"
 )
 
-type up struct {
+type upCommand struct {
 	Limits    string `help:"The limit file; it is read again when it changes." predictor:"file" default:"config/limits.yaml" placeholder:"FILE"`
 	Origin    string `help:"The server to protect. Default: a demo origin with /bytes/N, /sleep/MS, /cost/N, /v1/chat/completions and a sink for POST." placeholder:"HOST:PORT"`
 	Listen    string `help:"Where the first instance listens; each further one on the next port." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
@@ -27,27 +27,27 @@ type up struct {
 	MaxWait      time.Duration `help:"Maximum time that a request waits for its verdict." default:"20ms" placeholder:"TIME"`
 	OnRedisLoss  string        `help:"While Redis is lost: hold (each instance enforces its part of each limit) or open." enum:"hold,open" default:"hold" placeholder:"WHAT"`
 
-	cli.UserMetrics `embed:""`
-	JobWorkers      cli.JobWorkers `embed:""`
+	flags.UserMetrics `embed:""`
+	JobWorkers        flags.JobWorkers `embed:""`
 
-	cli.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
-	cli.Log   `embed:""`
+	flags.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
+	flags.Log   `embed:""`
 }
 
-func (u *up) execute(stdout, stderr io.Writer) int {
+func (u *upCommand) execute(stdout, stderr io.Writer) int {
 	if err := u.Check(); err != nil {
-		return cli.Exit(stderr, "sluice up", err)
+		return flags.Exit(stderr, "sluice up", err)
 	}
-	ctx, hangups, stop := cli.Signals()
+	ctx, hangups, stop := flags.Signals()
 	defer stop()
 	err := runup.Run(ctx, runup.Options{
 		Limits: u.Limits, Origin: u.Origin, Listen: u.Listen, Instances: u.Instances, Redis: u.Redis,
 		Identify: u.Identify, Admin: u.Address, Access: u.Access(), HAProxy: u.HAProxy, Unreadable: u.Unreadable, Refuse: u.RefuseStatus,
 		Metrics: polygen.UserMetrics(u.UserMetrics), JobWorkers: u.JobWorkers.Addresses, JobAccess: u.JobWorkers.Access(),
-		MaxWait: u.MaxWait, OnLoss: spoa.OnLoss(u.OnRedisLoss),
+		MaxWait: u.MaxWait, OnLoss: agent.OnLoss(u.OnRedisLoss),
 		Stdout: stdout, Stderr: stderr, Logger: u.Logger(stderr), Reload: hangups,
 	})
-	return cli.Exit(stderr, "sluice up", nameLimits(err, u.Limits))
+	return flags.Exit(stderr, "sluice up", nameLimits(err, u.Limits))
 }
 
 // nameLimits adds what to do if there is no limit file.

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // running is a command in a process group of its own, as a shell starts it.
@@ -33,8 +33,8 @@ func startUp(t *testing.T, args ...string) *running {
 	if err := os.WriteFile(limits, []byte(goodLimits), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	admin := proctest.FreeAddr(t)
-	u := startSluice(t, append([]string{"up", "--limits", limits, "--admin", admin, "--haproxy", proctest.HAProxyPath(t)}, args...)...)
+	admin := testkit.FreeAddr(t)
+	u := startSluice(t, append([]string{"up", "--limits", limits, "--admin", admin, "--haproxy", testkit.HAProxyPath(t)}, args...)...)
 	u.admin, u.limits = admin, limits
 	return u
 }
@@ -73,7 +73,7 @@ func shortTempDir(t *testing.T) string {
 
 func (u *running) awaitReady(t *testing.T) {
 	t.Helper()
-	proctest.Eventually(t, "sluice up is ready", func() error {
+	testkit.Eventually(t, "sluice up is ready", func() error {
 		if !strings.HasPrefix(u.stdout.String(), "ready") {
 			return fmt.Errorf("it printed %q", u.stdout)
 		}
@@ -91,8 +91,8 @@ func (u *running) wait(t *testing.T) int {
 			t.Fatal(err)
 		}
 		return u.cmd.ProcessState.ExitCode()
-	case <-time.After(proctest.Patience):
-		t.Fatalf("sluice up did not end within %v", proctest.Patience)
+	case <-time.After(testkit.Patience):
+		t.Fatalf("sluice up did not end within %v", testkit.Patience)
 		return -1
 	}
 }
@@ -152,7 +152,7 @@ func TestUpEndsWithItsSignal(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			listen := proctest.FreeAddrs(t, 2)
+			listen := testkit.FreeAddrs(t, 2)
 			u := startUp(t, "--listen", listen, "--instances", "2")
 			u.awaitReady(t)
 			children := u.children(t)
@@ -188,9 +188,9 @@ func TestUpEndsWithItsSignal(t *testing.T) {
 // A user who has waited for long enough need not wait for the time-out.
 func TestUpEndsWhileRedisIsNotThere(t *testing.T) {
 	t.Parallel()
-	redis := proctest.FreeAddr(t)
-	u := startUp(t, "--listen", proctest.FreeAddr(t), "--redis", redis)
-	proctest.Eventually(t, "the log tells of Redis", func() error {
+	redis := testkit.FreeAddr(t)
+	u := startUp(t, "--listen", testkit.FreeAddr(t), "--redis", redis)
+	testkit.Eventually(t, "the log tells of Redis", func() error {
 		if !strings.Contains(u.stderr.String(), redis+": connect: connection refused") {
 			return errors.New(u.stderr.String())
 		}
@@ -211,7 +211,7 @@ func TestUpEndsWhileRedisIsNotThere(t *testing.T) {
 // Kill -9 leaves no time to stop the HAProxies: the kernel does.
 func TestUpKilledTakesItsHAProxyAlong(t *testing.T) {
 	t.Parallel()
-	u := startUp(t, "--listen", proctest.FreeAddr(t))
+	u := startUp(t, "--listen", testkit.FreeAddr(t))
 	u.awaitReady(t)
 	children := u.children(t)
 	if len(children) != 1 {
@@ -221,7 +221,7 @@ func TestUpKilledTakesItsHAProxyAlong(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.wait(t)
-	proctest.Eventually(t, "HAProxy ends", func() error {
+	testkit.Eventually(t, "HAProxy ends", func() error {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", children[0]))
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return nil // gone, or dead and not yet reaped by the process that adopted it

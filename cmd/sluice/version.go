@@ -6,7 +6,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/sluice-qos/sluice/internal/buildinfo"
+	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // versionFlag prints the version and exits.
@@ -14,7 +14,7 @@ type versionFlag bool
 
 // BeforeReset is what kong calls before it misses a command.
 func (versionFlag) BeforeReset(app *kong.Kong) error {
-	fmt.Fprintln(app.Stdout, "sluice "+version(buildinfo.Read()))
+	fmt.Fprintln(app.Stdout, "sluice "+version(daemon.BuildInfo()))
 	app.Exit(0)
 	return nil
 }

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/haproxy"
-	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/origin"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // Connections to the admin API that do nothing take no file descriptor from HAProxy's:
@@ -25,19 +25,19 @@ func TestIdleConnectionsTurnNoLimitOff(t *testing.T) {
 		descriptors = 256
 		idle        = 1500
 	)
-	_, redis := proctest.Redis(t)
-	b, err := bus.Open(bus.Options{Addresses: []string{redis}})
+	_, redis := testkit.Redis(t)
+	b, err := redisbus.Open(redisbus.Options{Addresses: []string{redis}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
 	const limits = "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {hour: 1}}}}\n"
-	if err := b.PublishLimits(t.Context(), bus.PublishedLimits{Version: "1", File: []byte(limits)}); err != nil {
+	if err := b.PublishLimits(t.Context(), redisbus.PublishedLimits{Version: "1", File: []byte(limits)}); err != nil {
 		t.Fatal(err)
 	}
 	// As a shell starts it: the command itself is this test binary.
 	p, admin, dir := startBy(t, []string{"sh", "-c", fmt.Sprintf("ulimit -n %d && exec spoa", descriptors)}, redis, "SLUICE_MAX_WAIT=1s")
-	proctest.Eventually(t, "it warns of so few descriptors", func() error {
+	testkit.Eventually(t, "it warns of so few descriptors", func() error {
 		if !strings.Contains(p.Output(), "few file descriptors") || !strings.Contains(p.Output(), fmt.Sprintf("connections=160 descriptors=%d", descriptors)) {
 			return fmt.Errorf("it wrote %s", p.Output())
 		}
@@ -45,16 +45,16 @@ func TestIdleConnectionsTurnNoLimitOff(t *testing.T) {
 	})
 
 	back := httpOrigin(t)
-	front := proctest.FreeAddr(t)
+	front := testkit.FreeAddr(t)
 	file, env, err := haproxy.Write(filepath.Join(dir, "haproxy"), haproxy.Config{
 		Bind: front, Origin: back, SPOE: "unix@" + filepath.Join(dir, "spoa.sock"), Peer: "unix@" + filepath.Join(dir, "peers.sock"),
 		Runtime:  filepath.Join(dir, "runtime.sock"),
-		Identify: "header:X-User", Threads: 1, VerdictTimeout: proctest.Patience, Env: []string{fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", proctest.Patience.Milliseconds())},
+		Identify: "header:X-User", Threads: 1, VerdictTimeout: testkit.Patience, Env: []string{fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", testkit.Patience.Milliseconds())},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	proctest.HAProxy(t, file, front, env...)
+	testkit.HAProxy(t, file, front, env...)
 	ready := func() error {
 		status, body, err := get(admin, "/-/ready")
 		if err == nil && status != 200 {
@@ -62,7 +62,7 @@ func TestIdleConnectionsTurnNoLimitOff(t *testing.T) {
 		}
 		return err
 	}
-	proctest.Eventually(t, "all is ready", ready)
+	testkit.Eventually(t, "all is ready", ready)
 
 	attack(t, admin, idle)
 
@@ -77,7 +77,7 @@ func TestIdleConnectionsTurnNoLimitOff(t *testing.T) {
 		return n, err
 	}
 	before := -1
-	proctest.Eventually(t, fmt.Sprintf("HAProxy checks the agent, beside %d idle connections", idle), func() error {
+	testkit.Eventually(t, fmt.Sprintf("HAProxy checks the agent, beside %d idle connections", idle), func() error {
 		now, err := checks()
 		if before < 0 && err == nil {
 			before = now
@@ -87,7 +87,7 @@ func TestIdleConnectionsTurnNoLimitOff(t *testing.T) {
 		}
 		return err
 	})
-	proctest.Eventually(t, "it is still ready", ready)
+	testkit.Eventually(t, "it is still ready", ready)
 	for i := range 20 { // each of whom HAProxy asks about
 		user := fmt.Sprintf("user-%d", i)
 		admitted := 0

@@ -10,11 +10,10 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/admin"
-	"github.com/sluice-qos/sluice/internal/cli"
-	"github.com/sluice-qos/sluice/internal/group"
-	"github.com/sluice-qos/sluice/internal/spoa"
-	"github.com/sluice-qos/sluice/internal/systemd"
+	"github.com/sluice-qos/sluice/internal/agent"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/daemon/flags"
+	"github.com/sluice-qos/sluice/internal/polygen/api"
 )
 
 type options struct {
@@ -33,29 +32,29 @@ type options struct {
 
 	Drain time.Duration `help:"How long requests of a reloaded HAProxy may continue: its hard-stop-after. They are counted until then, or until the old process has exited." default:"10m" placeholder:"TIME" env:"SLUICE_DRAIN"`
 
-	cli.Admin `embed:"" set:"serves=/metrics, /-/healthy and /-/ready" set:"address=127.0.0.1:9091"` //nolint:staticcheck // SA5008: kong takes several set
-	cli.Redis `embed:""`
-	cli.Log   `embed:""`
-	cli.Probe `embed:""`
+	flags.Admin `embed:"" set:"serves=/metrics, /-/healthy and /-/ready" set:"address=127.0.0.1:9091"` //nolint:staticcheck // SA5008: kong takes several set
+	flags.Redis `embed:""`
+	flags.Log   `embed:""`
+	flags.Probe `embed:""`
 }
 
 func main() { os.Exit(run()) }
 
 func run() int {
 	var o options
-	line, code := cli.Parse(&o, os.Args[1:], os.Stdout, os.Stderr, "spoa", "Sluice's agent beside one HAProxy: answers each request start with a verdict, "+
+	line, code := flags.Parse(&o, os.Args[1:], os.Stdout, os.Stderr, "spoa", "Sluice's agent beside one HAProxy: answers each request start with a verdict, "+
 		"exchanges leases with the other agents through Redis, and writes policies into HAProxy's tables.\n\n"+
 		"Every flag can also be set by the environment variable in brackets.")
 	if line == nil {
 		return code
 	}
 	if o.Given() {
-		return cli.Exit(os.Stderr, "spoa", o.Ask(context.Background(), o.Admin, cli.ProbeTimeout))
+		return flags.Exit(os.Stderr, "spoa", o.Ask(context.Background(), o.Admin, flags.ProbeTimeout))
 	}
 	economize()
-	ctx, _, stop := cli.Signals()
+	ctx, _, stop := flags.Signals()
 	defer stop()
-	return cli.Exit(os.Stderr, "spoa", serve(ctx, o))
+	return flags.Exit(os.Stderr, "spoa", serve(ctx, o))
 }
 
 func serve(ctx context.Context, o options) error {
@@ -70,16 +69,16 @@ func serve(ctx context.Context, o options) error {
 		return err
 	}
 	log := o.Logger(os.Stderr).With(slog.String("instance", o.Instance))
-	registry := cli.NewRegistry()
-	b, err := o.Open(log, registry, spoa.CallTimeout(o.MaxWait))
+	registry := flags.NewRegistry()
+	b, err := o.Open(log, registry, agent.CallTimeout(o.MaxWait))
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	agent, err := spoa.New(spoa.Options{
+	agent, err := agent.New(agent.Options{
 		// Two agents that were given one name by mistake are two all the same.
 		Instance: o.Instance + "#" + rand.Text()[:8], Bus: b, SPOE: o.SPOE, Peers: o.Peers, LocalPeer: o.LocalPeer, Runtime: o.Runtime, Costs: o.Costs,
-		MaxWait: o.MaxWait, DrainFor: o.Drain, UnknownUsers: o.UnknownUsers, OnLoss: spoa.OnLoss(o.OnRedisLoss), HoldFor: o.HoldFor,
+		MaxWait: o.MaxWait, DrainFor: o.Drain, UnknownUsers: o.UnknownUsers, OnLoss: agent.OnLoss(o.OnRedisLoss), HoldFor: o.HoldFor,
 		Logger: log, Registerer: registry,
 	})
 	if err != nil {
@@ -89,9 +88,9 @@ func serve(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	service := systemd.Service{Started: agent.Started, Ready: agent.Ready, Probe: func() { agent.Lost() }}
-	return group.Run(ctx, agent.Run, service.Run, func(ctx context.Context) error {
-		return admin.Serve(ctx, l, admin.Handler(admin.Options{Gatherer: registry, Ready: agent.Ready, Lost: agent.Lost, Gate: gate}), log)
+	service := daemon.Service{Started: agent.Started, Ready: agent.Ready, Probe: func() { agent.Lost() }}
+	return daemon.Run(ctx, agent.Run, service.Run, func(ctx context.Context) error {
+		return api.Serve(ctx, l, api.Handler(api.Options{Gatherer: registry, Ready: agent.Ready, Lost: agent.Lost, Gate: gate}), log)
 	})
 }
 

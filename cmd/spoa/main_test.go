@@ -13,7 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // TestMain makes this test binary stand for the command: scripts, and tests
@@ -34,27 +34,27 @@ func TestScripts(t *testing.T) {
 }
 
 // start starts an agent that has everything but HAProxy and limits.
-func start(t *testing.T, redis string, env ...string) (p *proctest.Process, admin, dir string) {
+func start(t *testing.T, redis string, env ...string) (p *testkit.Process, admin, dir string) {
 	t.Helper()
 	return startBy(t, []string{"spoa"}, redis, env...)
 }
 
 // startBy starts it by another command.
-func startBy(t *testing.T, command []string, redis string, env ...string) (p *proctest.Process, admin, dir string) {
+func startBy(t *testing.T, command []string, redis string, env ...string) (p *testkit.Process, admin, dir string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "spoa") // not t.TempDir: its path may be too long for a unix socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	admin = proctest.FreeAddr(t)
+	admin = testkit.FreeAddr(t)
 	env = append(env, "GORACE=atexit_sleep_ms=0", "SLUICE_REDIS="+redis, "SLUICE_ADMIN="+admin,
 		"SLUICE_SPOE=unix:"+filepath.Join(dir, "spoa.sock"), "SLUICE_PEER=unix:"+filepath.Join(dir, "peers.sock"))
-	return proctest.Start(t, env, command[0], command[1:]...), admin, dir
+	return testkit.Start(t, env, command[0], command[1:]...), admin, dir
 }
 
 func get(address, path string) (status int, body string, err error) {
-	client := http.Client{Timeout: proctest.Patience}
+	client := http.Client{Timeout: testkit.Patience}
 	defer client.CloseIdleConnections()
 	res, err := client.Get("http://" + address + path)
 	if err != nil {
@@ -68,7 +68,7 @@ func get(address, path string) (status int, body string, err error) {
 // The agent is set up by its environment alone, and says what it waits for.
 func TestWaitsForLimitsUntilItIsTold(t *testing.T) {
 	t.Parallel()
-	_, redis := proctest.Redis(t)
+	_, redis := testkit.Redis(t)
 	host, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)
@@ -80,14 +80,14 @@ func TestWaitsForLimitsUntilItIsTold(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			p, admin, dir := start(t, redis, tt.env)
-			proctest.Eventually(t, "it waits for limits", func() error {
+			testkit.Eventually(t, "it waits for limits", func() error {
 				status, body, err := get(admin, "/-/ready")
 				if err == nil && (status != 503 || body != "no limits yet: is polygen running?\n") {
 					err = fmt.Errorf("GET /-/ready = %d %q", status, body)
 				}
 				return err
 			})
-			proctest.Eventually(t, "its log names it", func() error {
+			testkit.Eventually(t, "its log names it", func() error {
 				if out := p.Output(); !strings.Contains(out, "no limits are published") || !strings.Contains(out, "instance="+tt.instance+" ") {
 					return errors.New(out)
 				}
@@ -97,7 +97,7 @@ func TestWaitsForLimitsUntilItIsTold(t *testing.T) {
 				t.Errorf("GET /-/healthy = %d, %v, want 200", status, err)
 			}
 			// On a slow machine it may have lost Redis for a moment.
-			proctest.Eventually(t, "its metrics", func() error {
+			testkit.Eventually(t, "its metrics", func() error {
 				if status, body, err := get(admin, "/metrics"); status != 200 || err != nil || !strings.Contains(body, "\nsluice_redis_lost 0\n") {
 					return fmt.Errorf("GET /metrics = %d, %v, want 200 and sluice_redis_lost 0 in:\n%s", status, err, body)
 				}
@@ -118,9 +118,9 @@ func TestWaitsForLimitsUntilItIsTold(t *testing.T) {
 
 func TestEndsWithoutRedis(t *testing.T) {
 	t.Parallel()
-	redis := proctest.FreeAddr(t)
+	redis := testkit.FreeAddr(t)
 	p, _, _ := start(t, redis, "SLUICE_LOG_FORMAT=json")
-	proctest.Eventually(t, "the log tells of Redis", func() error {
+	testkit.Eventually(t, "the log tells of Redis", func() error {
 		if out := p.Output(); !strings.Contains(out, `"msg":"waiting"`) || !strings.Contains(out, redis+": connect: connection refused") {
 			return errors.New(out)
 		}
@@ -136,7 +136,7 @@ func TestEndsWithoutRedis(t *testing.T) {
 
 func TestTellsSystemd(t *testing.T) {
 	t.Parallel()
-	proctest.TellsSystemd(t, func(redis string, env ...string) *proctest.Process {
+	testkit.TellsSystemd(t, func(redis string, env ...string) *testkit.Process {
 		p, _, _ := start(t, redis, env...)
 		return p
 	}, "STATUS=not ready: no limits yet: is polygen running?")

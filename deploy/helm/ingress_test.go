@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // generated is a configuration as HAProxy's ingress controller 3.2 makes it: the order of the lines of a section, in which its
@@ -81,26 +81,26 @@ func TestIngressController(t *testing.T) {
 		return path
 	}
 	write("limits.yaml", "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 10}, bandwidth: {down: 100MiB}}}\n")
-	script := exec.Command("../kubernetes/ingress-controller", dir, "--limits", limits, "--identify", "header:X-User", "--haproxy", proctest.HAProxyPath(t))
+	script := exec.Command("../kubernetes/ingress-controller", dir, "--limits", limits, "--identify", "header:X-User", "--haproxy", testkit.HAProxyPath(t))
 	script.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
 	if out, err := script.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 
-	_, redis := proctest.Redis(t)
+	_, redis := testkit.Redis(t)
 	origin, _ := origin(t)
-	address, admins := proctest.FreeAddr(t), []string{proctest.FreeAddr(t), proctest.FreeAddr(t)}
+	address, admins := testkit.FreeAddr(t), []string{testkit.FreeAddr(t), testkit.FreeAddr(t)}
 	write("host.map", "127.0.0.1 shop\n")
 	write("path-prefix.map", "shop/ web_svc_shop_http\n")
-	cfg := write("haproxy.cfg", strings.NewReplacer("DIR", dir, "PEERS", proctest.FreeAddr(t), "BIND", address, "OTHER", proctest.FreeAddr(t), "ORIGIN", origin,
+	cfg := write("haproxy.cfg", strings.NewReplacer("DIR", dir, "PEERS", testkit.FreeAddr(t), "BIND", address, "OTHER", testkit.FreeAddr(t), "ORIGIN", origin,
 		"SNIPPET-OF-GLOBAL", readFile(t, filepath.Join(dir, "global-config-snippet")), "SNIPPET-OF-FRONTEND", readFile(t, filepath.Join(dir, "frontend-config-snippet"))).Replace(generated))
 	env := []string{"SLUICE_CFG_DIR=" + filepath.Join(dir, "files"), "SLUICE_REDIS=" + redis, "SLUICE_LOCAL_PEER=local",
 		"SLUICE_SPOE=unix@" + filepath.Join(dir, "spoa.sock"), "SLUICE_PEER=unix@" + filepath.Join(dir, "peers.sock"), "SLUICE_RUNTIME=" + filepath.Join(dir, "runtime.sock")}
-	proctest.Start(t, env, filepath.Join(bin, "polygen"), "--limits", limits, "--admin", admins[0])
-	proctest.Start(t, env, filepath.Join(bin, "spoa"), "--admin", admins[1])
-	proctest.Start(t, env, proctest.HAProxyPath(t), "-db", "-f", cfg, "-f", filepath.Join(dir, "haproxy-aux.cfg"))
+	testkit.Start(t, env, filepath.Join(bin, "polygen"), "--limits", limits, "--admin", admins[0])
+	testkit.Start(t, env, filepath.Join(bin, "spoa"), "--admin", admins[1])
+	testkit.Start(t, env, testkit.HAProxyPath(t), "-db", "-f", cfg, "-f", filepath.Join(dir, "haproxy-aux.cfg"))
 	for _, path := range []string{"spoa", "polygen"} {
-		proctest.Eventually(t, path, func() error {
+		testkit.Eventually(t, path, func() error {
 			admin := map[string]string{"polygen": admins[0], "spoa": admins[1]}[path]
 			return exec.Command(filepath.Join(bin, path), "--probe", "ready", "--admin", admin).Run()
 		})

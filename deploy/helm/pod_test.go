@@ -14,7 +14,7 @@ import (
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // programs are what the images run, as this machine has it.
@@ -59,13 +59,13 @@ type pod struct {
 	kubelet kubelet
 	spec    core.PodSpec
 	folders map[string]string // of its volumes, by their names
-	running map[string]*proctest.Process
+	running map[string]*testkit.Process
 }
 
 // start starts the containers of a deployment's pod in the order in which the kubelet does.
 func (k kubelet) start(t *testing.T, deployment string) *pod {
 	t.Helper()
-	p := &pod{kubelet: k, spec: k.objects["Deployment sluice-"+deployment].(*apps.Deployment).Spec.Template.Spec, folders: map[string]string{}, running: map[string]*proctest.Process{}}
+	p := &pod{kubelet: k, spec: k.objects["Deployment sluice-"+deployment].(*apps.Deployment).Spec.Template.Spec, folders: map[string]string{}, running: map[string]*testkit.Process{}}
 	for _, v := range p.spec.Volumes {
 		p.folders[v.Name] = t.TempDir()
 		p.mount(t, v)
@@ -143,7 +143,7 @@ func (p *pod) here(t *testing.T, c core.Container, text string) string {
 	for _, m := range c.VolumeMounts {
 		text = strings.ReplaceAll(text, m.MountPath+"/", p.folders[m.Name]+"/")
 	}
-	return strings.NewReplacer("exec haproxy ", "exec "+proctest.HAProxyPath(t)+" ", "timeout 10 ", "timeout "+p.kubelet.patience+" ").Replace(text)
+	return strings.NewReplacer("exec haproxy ", "exec "+testkit.HAProxyPath(t)+" ", "timeout 10 ", "timeout "+p.kubelet.patience+" ").Replace(text)
 }
 
 func (p *pod) env(t *testing.T, c core.Container) (env []string) {
@@ -181,11 +181,11 @@ func (p *pod) command(t *testing.T, c core.Container, words []string) *exec.Cmd 
 func (p *pod) run(t *testing.T, c core.Container) {
 	t.Helper()
 	cmd := p.command(t, c, append(c.Command, c.Args...))
-	running := proctest.Start(t, p.env(t, c), cmd.Path, cmd.Args[1:]...)
+	running := testkit.Start(t, p.env(t, c), cmd.Path, cmd.Args[1:]...)
 	p.running[c.Name] = running
 	for _, probe := range []*core.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
 		if probe != nil {
-			proctest.Eventually(t, c.Name, func() error {
+			testkit.Eventually(t, c.Name, func() error {
 				if !running.Running() {
 					t.Fatalf("%s ended", c.Name)
 				}

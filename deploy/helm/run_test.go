@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // origin is a server behind HAProxy, which answers /slow when the test lets it.
@@ -44,7 +44,7 @@ func get(url, user string) (*http.Response, error) {
 // awaitLimited asks until a user's requests are refused because of a limit.
 func awaitLimited(t *testing.T, url, user, want string) {
 	t.Helper()
-	proctest.Eventually(t, user+" is limited", func() error {
+	testkit.Eventually(t, user+" is limited", func() error {
 		response, err := get(url, user)
 		if err != nil {
 			return err
@@ -58,26 +58,26 @@ func awaitLimited(t *testing.T, url, user, want string) {
 
 // ports are values by which the pods of one machine are not in each other's way.
 func ports(t *testing.T, redis, origin string) (values, http string) {
-	http = proctest.FreeAddr(t)
+	http = testkit.FreeAddr(t)
 	return fmt.Sprintf(`
 identify: header:X-User
 origin: %s
 haproxy: {maxconn: 1000, endpointSeconds: 0, env: {SLUICE_BIND: %q}}
 agent: {env: {SLUICE_REDIS: %q, SLUICE_ADMIN: %q}}
 polygen: {env: {SLUICE_REDIS: %q, SLUICE_ADMIN: %q}}
-`, origin, http, redis, proctest.FreeAddr(t), redis, proctest.FreeAddr(t)), "http://" + http + "/"
+`, origin, http, redis, testkit.FreeAddr(t), redis, testkit.FreeAddr(t)), "http://" + http + "/"
 }
 
 // What the chart installs by default limits a user, follows a ConfigMap that changes, and lets requests in progress end.
 func TestChartRuns(t *testing.T) {
 	origin, slow := origin(t)
-	_, redis := proctest.Redis(t, smallRedis(t)...)
+	_, redis := testkit.Redis(t, smallRedis(t)...)
 	values, url := ports(t, redis, origin)
 	k := newKubelet(t, values, nil)
 	polygen := k.start(t, "polygen")
 	edge := k.start(t, "haproxy")
 
-	proctest.Eventually(t, "the first answer", func() error {
+	testkit.Eventually(t, "the first answer", func() error {
 		_, err := get(url, "somebody")
 		return err
 	})
@@ -92,7 +92,7 @@ func TestChartRuns(t *testing.T) {
 // A pod that starts while Redis cannot be reached lets requests through, and is ready: its agent waits, and HAProxy does not.
 func TestChartStartsWithoutRedis(t *testing.T) {
 	origin, _ := origin(t)
-	values, url := ports(t, proctest.FreeAddr(t), origin)
+	values, url := ports(t, testkit.FreeAddr(t), origin)
 	k := newKubelet(t, values, nil)
 	k.patience = "0.1"
 	k.start(t, "haproxy")
@@ -137,7 +137,7 @@ func (p *pod) endsGracefully(t *testing.T, url string, slow chan struct{}) {
 	if err := stop.Start(); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "no new requests", func() error {
+	testkit.Eventually(t, "no new requests", func() error {
 		if response, err := get(url, "somebody"); err == nil {
 			return fmt.Errorf("answered %s", response.Status)
 		}
@@ -161,13 +161,13 @@ func (p *pod) endsGracefully(t *testing.T, url string, slow chan struct{}) {
 // With all that a Redis may ask for, and metrics for others.
 func TestChartRunsWithSecrets(t *testing.T) {
 	const token = "0123456789abcdef"
-	secure := proctest.NewSecureRedis(t)
-	address := proctest.FreeAddr(t)
-	port := proctest.PortOf(address)
-	proctest.Start(t, nil, "redis-server", append(secure.Args, "--save", "", "--port", "0", "--tls-port", port)...)
+	secure := testkit.NewSecureRedis(t)
+	address := testkit.FreeAddr(t)
+	port := testkit.PortOf(address)
+	testkit.Start(t, nil, "redis-server", append(secure.Args, "--save", "", "--port", "0", "--tls-port", port)...)
 	origin, _ := origin(t)
 	values, url := ports(t, address, origin)
-	values = strings.NewReplacer("{SLUICE_BIND:", fmt.Sprintf("{SLUICE_METRICS: %q, SLUICE_BIND:", proctest.FreeAddr(t)), "polygen: {env: {", `polygen: {env: {SLUICE_USER_METRICS_TOP: "5", `).Replace(values) + fmt.Sprintf(`
+	values = strings.NewReplacer("{SLUICE_BIND:", fmt.Sprintf("{SLUICE_METRICS: %q, SLUICE_BIND:", testkit.FreeAddr(t)), "polygen: {env: {", `polygen: {env: {SLUICE_USER_METRICS_TOP: "5", `).Replace(values) + fmt.Sprintf(`
 redis:
   addresses: [%q]
   shards: 4
@@ -191,7 +191,7 @@ metrics: {enabled: true, tlsSecret: redis-tls, tokenSecret: token}
 		"https://" + edge.address(edge.container("agent"), "agent"):           `sluice_redis_lost 0`,
 		"http://" + edge.address(edge.container("haproxy"), "haproxy"):        `haproxy_process_uptime_seconds \d`,
 	} {
-		proctest.Eventually(t, at, func() error {
+		testkit.Eventually(t, at, func() error {
 			if body := scrape(t, at+"/metrics", token); !regexp.MustCompile(want).MatchString(body) {
 				return fmt.Errorf("no %s in %d bytes", want, len(body))
 			}

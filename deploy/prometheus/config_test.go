@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/testcert"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // The jobs in comments are good as well, once their files are there.
@@ -25,7 +25,7 @@ func TestPromtoolAcceptsTheJobsInComments(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "sluice.token"), []byte("0123456789abcdef"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ca := testcert.New(t, dir)
+	ca := testkit.NewAuthority(t, dir)
 	jobs := "scrape_configs:\n"
 	for _, line := range regexp.MustCompile(`(?m)^  # (- |  ).*\n`).FindAllString(string(example), -1) {
 		jobs += strings.Replace(line, "# ", "", 1)

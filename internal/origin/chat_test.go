@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 const hello = `{"model":"demo","messages":[{"role":"system","content":"be kind"},{"role":"user","content":" hello  you "}],"max_tokens":5`
@@ -122,7 +122,7 @@ func TestChatStreamsAtItsPace(t *testing.T) {
 		t.Errorf("Counts() = %+v after the first event, want one in progress", c)
 	}
 	cancel()
-	proctest.Eventually(t, "the request ends", func() error {
+	testkit.Eventually(t, "the request ends", func() error {
 		if c := o.Counts(); c.Active != 0 {
 			return fmt.Errorf("Counts() = %+v", c)
 		}

@@ -34,7 +34,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/listen"
+	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 const (
@@ -111,7 +111,7 @@ func (o *Origin) Serve(ctx context.Context, l net.Listener) error {
 		MaxHeaderBytes:    64 << 10,
 		BaseContext:       func(net.Listener) context.Context { return requests },
 	}
-	listen.TrackRequests(s)
+	daemon.TrackRequests(s)
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(l) }()
 	select {

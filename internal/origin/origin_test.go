@@ -15,7 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -107,7 +107,7 @@ func TestCounts(t *testing.T) {
 		if user == "carol" {
 			break // beyond MaxUsers
 		}
-		proctest.Eventually(t, "the request begins", func() error {
+		testkit.Eventually(t, "the request begins", func() error {
 			if o.UserCounts(user).Active == 0 {
 				return errors.New("not yet")
 			}
@@ -122,9 +122,9 @@ func TestCounts(t *testing.T) {
 			return nil
 		}
 	}
-	proctest.Eventually(t, "four in progress", active(4))
+	testkit.Eventually(t, "four in progress", active(4))
 	for user, want := range map[string]int64{"alice": 2, "bob": 1, "carol": 0, "nobody": 0} {
-		proctest.Eventually(t, "UserCounts("+user+")", func() error { // counted after all are
+		testkit.Eventually(t, "UserCounts("+user+")", func() error { // counted after all are
 			if got := o.UserCounts(user); got != (Counts{Active: want, MaxActive: want}) {
 				return fmt.Errorf("%+v, want %d active", got, want)
 			}
@@ -137,11 +137,11 @@ func TestCounts(t *testing.T) {
 			t.Error("a request was answered before its time")
 		}
 	}
-	proctest.Eventually(t, "none in progress", active(0))
+	testkit.Eventually(t, "none in progress", active(0))
 	if err := get(t.Context(), s, "alice", "/"); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "all served", func() error {
+	testkit.Eventually(t, "all served", func() error {
 		if got, want := o.Counts(), (Counts{Served: 5, MaxActive: 4}); got != want {
 			return fmt.Errorf("Counts() = %+v, want %+v", got, want)
 		}
@@ -172,7 +172,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	if err != nil || resp.StatusCode != 200 {
 		t.Fatalf("GET / = %v, %v, want 200", resp, err)
 	}
-	proctest.Eventually(t, "the long request begins", func() error {
+	testkit.Eventually(t, "the long request begins", func() error {
 		if c := o.Counts(); c.Served != 1 || c.Active != 1 {
 			return fmt.Errorf("Counts() = %+v, want one served and one active", c)
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/cost"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
@@ -77,10 +77,10 @@ func TestCostsAreShown(t *testing.T) {
 	g.pretend(true)
 	now := g.clock.Now()
 	day := limits.Cost{Window: limits.Day}.WindowStart(now.Unix())
-	entry := func(user string, total int) bus.UsageEntry {
-		return bus.UsageEntry{Key: ratelimit.Key{Class: "$tokens", User: user, Window: limits.Day}, Second: day, Total: total}
+	entry := func(user string, total int) redisbus.UsageEntry {
+		return redisbus.UsageEntry{Key: ratelimit.Key{Class: "$tokens", User: user, Window: limits.Day}, Second: day, Total: total}
 	}
-	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{entry("alice", 1000), entry("bob", 799), entry("carl", 800)}})
+	g.observe(now, redisbus.Usage{Instance: "one", Entries: []redisbus.UsageEntry{entry("alice", 1000), entry("bob", 799), entry("carl", 800)}})
 	d := g.takeDecisions()
 	if len(d.hints)+len(d.throttles) > 0 || g.rates.WatchedKeys() != 0 {
 		t.Errorf("decided %+v of %d keys, want nothing: the agents ask about each request", d, g.rates.WatchedKeys())
@@ -125,7 +125,7 @@ func TestListsByAnyUnitAreForgotten(t *testing.T) {
 			t.Fatalf("Users() = %+v, want nobody", got)
 		}
 	}
-	proctest.Eventually(t, "one list is kept", func() error {
+	testkit.Eventually(t, "one list is kept", func() error {
 		g.Users(api.ByRate, 5)
 		g.dashboard.tops.mu.Lock()
 		defer g.dashboard.tops.mu.Unlock()
@@ -148,9 +148,9 @@ func TestBudgetsOfManyTiers(t *testing.T) {
 	}
 	g.takeFile(t, "version: 1\ndefault_tier: t000\ncosts: {tokens: {estimate: {default: 10}}}\ntiers:\n"+tiers.String()+"users:\n"+users.String())
 	now := g.clock.Now()
-	u := bus.Usage{Instance: "one"}
+	u := redisbus.Usage{Instance: "one"}
 	for i := range n {
-		u.Entries = append(u.Entries, bus.UsageEntry{Key: ratelimit.Key{Class: "$tokens", User: fmt.Sprintf("u%03d", i), Window: limits.Day}, Second: limits.Cost{Window: limits.Day}.WindowStart(now.Unix()), Total: 900})
+		u.Entries = append(u.Entries, redisbus.UsageEntry{Key: ratelimit.Key{Class: "$tokens", User: fmt.Sprintf("u%03d", i), Window: limits.Day}, Second: limits.Cost{Window: limits.Day}.WindowStart(now.Unix()), Total: 900})
 	}
 	g.observe(now, u)
 	families, err := g.registry.Gather()
@@ -179,7 +179,7 @@ func TestBudgetsOfManyTiers(t *testing.T) {
 // A polygen that has heard of no charge tells of one all the same, when it is asked about the user.
 func TestRestartedPolygenKnowsBudgets(t *testing.T) {
 	t.Parallel()
-	_, addr := proctest.Redis(t)
+	_, addr := testkit.Redis(t)
 	a := startAgents(t, addr)
 	charged := []string{"alice", "bob"}
 	for i, user := range charged {
@@ -191,7 +191,7 @@ func TestRestartedPolygenKnowsBudgets(t *testing.T) {
 	}
 	for i, user := range charged {
 		want := fmt.Sprintf("spent, %d of 1000 used, 0 left", 1000+i)
-		proctest.Eventually(t, "it knows of "+user, func() error {
+		testkit.Eventually(t, "it knows of "+user, func() error {
 			if got := budgetOf(one.User(user)); got != want {
 				return fmt.Errorf("%s, want %s", got, want)
 			}
@@ -199,7 +199,7 @@ func TestRestartedPolygenKnowsBudgets(t *testing.T) {
 		})
 	}
 	// Those who were asked about are known from then on.
-	proctest.Eventually(t, "it lists them", func() error {
+	testkit.Eventually(t, "it lists them", func() error {
 		list := one.Users(api.ByCost("tokens"), 20)
 		if len(list.Users) != 2 || list.Users[0].User != "bob" || list.Users[1].User != "alice" {
 			return fmt.Errorf("it lists %+v, want both, the one charged most first", list.Users)
@@ -216,14 +216,14 @@ func TestRestartedPolygenKnowsBudgets(t *testing.T) {
 	}
 	defer stop()
 	a.charge(charged[0], 100, 200)
-	proctest.Eventually(t, "a live answer has it", func() error {
+	testkit.Eventually(t, "a live answer has it", func() error {
 		select {
 		case m := <-live:
 			if got := budgetOf(*m.Value.(*api.Live).User); got != "spent, 1200 of 1000 used, 0 left" {
 				return errors.New(got)
 			}
 			return nil
-		case <-time.After(proctest.Patience):
+		case <-time.After(testkit.Patience):
 			return errors.New("no answer")
 		}
 	})

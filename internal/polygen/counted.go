@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 const (
 	// toldAfter is how long after the end of a second all instances have reported it that did
-	// not stand still: see reportWithin of internal/spoa.
+	// not stand still: see reportWithin of internal/agent.
 	toldAfter = 900 * time.Millisecond
 	// countedLater is how many seconds later than that a second is counted: a report may be late whose
 	// agent, or Redis, stood still.
@@ -35,7 +35,7 @@ func (p *Polygen) countEvents(ctx context.Context) error {
 	tiers := map[string]bool{}
 	for {
 		now := p.clock.Now()
-		if !clock.Sleep(ctx, now.Add(-toldAfter).Truncate(time.Second).Add(time.Second+toldAfter).Sub(now)) {
+		if !daemon.Sleep(ctx, now.Add(-toldAfter).Truncate(time.Second).Add(time.Second+toldAfter).Sub(now)) {
 			return nil
 		}
 		last := p.lastTold() - countedLater
@@ -66,7 +66,7 @@ func (p *Polygen) countEvents(ctx context.Context) error {
 func (p *Polygen) lastTold() int64 { return p.clock.Now().Add(-toldAfter).Unix() - 1 }
 
 // countEvents adds a tier's events to the metrics.
-func (m *metrics) countEvents(tiers map[string]bool, of bus.EventsOf) {
+func (m *metrics) countEvents(tiers map[string]bool, of redisbus.EventsOf) {
 	tier := of.Name
 	// Limit files change, and the series of a tier that is gone stays until the process ends.
 	if !tiers[tier] && len(tiers) >= maxCountedTiers {

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
@@ -23,8 +23,8 @@ func TestClusterEventsAreCounted(t *testing.T) {
 	follows := newGenerator(t, addr, "two", nil).run(t)
 	b := open(t, addr, 1)
 	sent := 0.0
-	proctest.Eventually(t, "what is told of seconds is counted", func() error {
-		events := bus.Events{Second: g.lastTold() - 1, Tiers: []bus.EventsOf{{Name: "free", Classes: []bus.StartedClass{{Class: "GET", Starts: 2}, {Class: "LIST", Starts: 1}}, Ends: 3}}}
+	testkit.Eventually(t, "what is told of seconds is counted", func() error {
+		events := redisbus.Events{Second: g.lastTold() - 1, Tiers: []redisbus.EventsOf{{Name: "free", Classes: []redisbus.StartedClass{{Class: "GET", Starts: 2}, {Class: "LIST", Starts: 1}}, Ends: 3}}}
 		if err := b.AddEvents(t.Context(), fmt.Sprint("instance", sent), events); err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func TestClusterEventsAreCounted(t *testing.T) {
 func TestClusterEventsOfManyTiers(t *testing.T) {
 	m, tiers := newMetrics(prometheus.NewRegistry()), map[string]bool{}
 	for i := range maxCountedTiers + 5 {
-		m.countEvents(tiers, bus.EventsOf{Name: string(rune('a' + i)), Ends: 1})
+		m.countEvents(tiers, redisbus.EventsOf{Name: string(rune('a' + i)), Ends: 1})
 	}
 	if n := testutil.CollectAndCount(m.clusterEnded); n != maxCountedTiers+1 {
 		t.Errorf("%d series, want %d", n, maxCountedTiers+1)
@@ -76,8 +76,8 @@ func TestEventsOfAUser(t *testing.T) {
 	g.set.Store(set)
 	b := open(t, addr, 1)
 	second := g.lastTold()
-	of := bus.EventsOf{Name: "alice", Classes: []bus.StartedClass{{Class: "PUT", Starts: 2}, {Class: "GET", Starts: 1}}, Ends: 4}
-	if err := b.AddEvents(t.Context(), "one", bus.Events{Second: second, Users: []bus.EventsOf{of}}); err != nil {
+	of := redisbus.EventsOf{Name: "alice", Classes: []redisbus.StartedClass{{Class: "PUT", Starts: 2}, {Class: "GET", Starts: 1}}, Ends: 4}
+	if err := b.AddEvents(t.Context(), "one", redisbus.Events{Second: second, Users: []redisbus.EventsOf{of}}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := g.Events(t.Context(), "alice")

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -74,43 +74,43 @@ func (s *dashboard) finish(look interface{ LookAtMore(users int) (more bool) }) 
 }
 
 // showEvents shows events to the view.
-func (p *Polygen) showEvents(events []bus.Event) {
+func (p *Polygen) showEvents(events []redisbus.Event) {
 	for _, e := range events {
 		p.showEvent(p.clock.Now(), e)
 	}
 }
 
-func (p *Polygen) showEvent(now time.Time, e bus.Event) {
+func (p *Polygen) showEvent(now time.Time, e redisbus.Event) {
 	v := p.lockDashboard().view
 	defer p.dashboard.mu.Unlock()
 	switch e := e.(type) {
-	case bus.Usage:
+	case redisbus.Usage:
 		for _, u := range e.Entries {
-			if unit, isCost := bus.CostUnit(u.Key); isCost {
+			if unit, isCost := redisbus.CostUnit(u.Key); isCost {
 				v.Charged(now, u.Key.User, unit, u.Key.Window, u.Second, int64(u.Total))
 				continue
 			}
 			v.Usage(now, u.Key, u.Second, u.Total)
 		}
-	case bus.Progress:
+	case redisbus.Progress:
 		for _, u := range e.Entries {
 			v.Progress(now, e.Instance, u.User, u.Active, u.Held, u.Refused)
 		}
-	case bus.Demand:
+	case redisbus.Demand:
 		for _, r := range e {
 			v.Demand(now, r)
 		}
-	case bus.Starts:
+	case redisbus.Starts:
 		for _, u := range e.Users {
 			v.Started(now, e.Instance, e.Span, u.User, startedOf(u))
 		}
-	case bus.Registry:
+	case redisbus.Registry:
 		v.Instances(e.Instances)
 	}
 }
 
 // startedOf is what an instance saw of a user, as the view takes it.
-func startedOf(u bus.Started) view.Started {
+func startedOf(u redisbus.Started) view.Started {
 	s := view.Started{Active: u.Active, Starts: u.Starts, Classes: make([]view.ClassStarts, len(u.Classes))}
 	for i, c := range u.Classes {
 		s.Classes[i] = view.ClassStarts(c)
@@ -175,7 +175,7 @@ func (p *Polygen) review(now time.Time) {
 }
 
 // takeRegistry takes the registry: which instances there are, and which limits they enforce.
-func (p *Polygen) takeRegistry(r bus.Registry, want string) {
+func (p *Polygen) takeRegistry(r redisbus.Registry, want string) {
 	p.dashboard.mu.Lock()
 	say, changed := p.dashboard.fleet.observe(r, want)
 	instances, behind := p.dashboard.fleet.counts()

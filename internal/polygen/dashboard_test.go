@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -25,12 +25,12 @@ func TestAnswers(t *testing.T) {
 			g := newGenerator(t, "127.0.0.1:1", "polygen", nil) // nobody is there
 			g.pretend(leading)
 			now := g.clock.Now()
-			g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
+			g.observe(now, redisbus.Usage{Instance: "one", Entries: []redisbus.UsageEntry{
 				{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: now.Unix(), Total: 10},
 			}})
-			g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: "alice", Held: 6, Active: 5, Refused: 2, Limit: 5}}})
-			g.observe(now, bus.Demand{{Instance: "one", User: "mover", Active: 1, Moved: [2]int64{7, 8}, Share: [2]int64{9, 10}}})
-			g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Versions: map[string]string{"one": g.set.Load().Version()}, Now: now})
+			g.observe(now, redisbus.Progress{Instance: "one", Entries: []redisbus.ProgressEntry{{User: "alice", Held: 6, Active: 5, Refused: 2, Limit: 5}}})
+			g.observe(now, redisbus.Demand{{Instance: "one", User: "mover", Active: 1, Moved: [2]int64{7, 8}, Share: [2]int64{9, 10}}})
+			g.observe(now, redisbus.Registry{Instances: []string{"one", "two"}, Versions: map[string]string{"one": g.set.Load().Version()}, Now: now})
 			g.sendPolicies(t.Context())
 
 			from := api.From{Polygen: "polygen", Leading: leading, Version: g.set.Load().Version()}
@@ -124,7 +124,7 @@ func TestUnknownUsersAreLogged(t *testing.T) {
 	g := newGenerator(t, "127.0.0.1:1", "polygen", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	now := time.Now()
 	use := func(user string) {
-		g.observe(now, bus.Usage{Entries: []bus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: user}, Second: now.Unix(), Total: 1}}})
+		g.observe(now, redisbus.Usage{Entries: []redisbus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: user}, Second: now.Unix(), Total: 1}}})
 	}
 	told := func() int { return strings.Count(log.String(), "/api/v1/unknown-users") }
 	use("staff")
@@ -167,7 +167,7 @@ func TestLateInstancesAreLogged(t *testing.T) {
 		if one != "" {
 			versions["one"] = one
 		}
-		g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Versions: versions, Now: now.Add(after)})
+		g.observe(now, redisbus.Registry{Instances: []string{"one", "two"}, Versions: versions, Now: now.Add(after)})
 	}
 	registry(0, "")
 	registry(6*time.Second, "") // a follower says nothing
@@ -196,7 +196,7 @@ sluice_instance_limits_version{agent="two",version="%s"} 1
 	if got := log.String(); !strings.Contains(got, `level=INFO msg="instance enforces the present limits again" instance=one version=`+version) {
 		t.Errorf("the log says %s", got)
 	}
-	g.observe(now, bus.Registry{Instances: []string{"two"}, Versions: map[string]string{}, Now: now.Add(16 * time.Second)})
+	g.observe(now, redisbus.Registry{Instances: []string{"two"}, Versions: map[string]string{}, Now: now.Add(16 * time.Second)})
 	if err := testutil.GatherAndCompare(g.registry, strings.NewReader(strings.Split(metric, "sluice_instance_limits_version{")[0]+
 		`sluice_instance_limits_version{agent="two",version="none"} 1`+"\n"), "sluice_instance_limits_version"); err != nil {
 		t.Error(err)

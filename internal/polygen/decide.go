@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/credit"
@@ -19,7 +19,7 @@ import (
 const sendEvery = 10 * time.Millisecond
 
 // decide owns the watches: reports of the agents go in, policies come out. Starts, of which none follow, come apart.
-func (p *Polygen) decide(ctx context.Context, events, starts <-chan bus.Event) error {
+func (p *Polygen) decide(ctx context.Context, events, starts <-chan redisbus.Event) error {
 	forget := time.NewTicker(time.Second)
 	defer forget.Stop()
 	tick := time.NewTicker(tickEvery)
@@ -32,7 +32,7 @@ func (p *Polygen) decide(ctx context.Context, events, starts <-chan bus.Event) e
 	// One goroutine alone touches the watches, so they need no lock. Whoever asks of users reads the view instead,
 	// which has one, and holds it for a thousand users at most.
 	for {
-		var heard []bus.Event
+		var heard []redisbus.Event
 		select {
 		case <-ctx.Done():
 			return nil
@@ -90,35 +90,35 @@ func (p *Polygen) decide(ctx context.Context, events, starts <-chan bus.Event) e
 }
 
 // observe lets the watches take an event.
-func (p *Polygen) observe(now time.Time, e bus.Event) {
+func (p *Polygen) observe(now time.Time, e redisbus.Event) {
 	set := p.set.Load()
 	switch e := e.(type) {
-	case bus.Usage:
+	case redisbus.Usage:
 		for _, u := range e.Entries {
 			// Nothing is throttled by what requests cost: the agents ask the pools about each. The view alone wants it.
-			if _, isCost := bus.CostUnit(u.Key); isCost {
+			if _, isCost := redisbus.CostUnit(u.Key); isCost {
 				continue
 			}
 			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, limitOf(set, u.Key))
 		}
 		p.metrics.usage.Add(float64(len(e.Entries)))
-	case bus.Progress:
+	case redisbus.Progress:
 		for _, u := range e.Entries {
 			p.slots.Observe(now, concurrency.Report{
 				Instance: e.Instance, User: u.User, Active: u.Active, Refused: u.Refused, Limit: set.User(u.User).Concurrent,
 			})
 		}
 		p.metrics.progress.Add(float64(len(e.Entries)))
-	case bus.Demand:
+	case redisbus.Demand:
 		for _, r := range e {
 			b := set.User(r.User).Bandwidth
 			p.bytes.Observe(now, r, [2]int64{bandwidth.Down: b.Down, bandwidth.Up: b.Up})
 		}
 		p.metrics.demand.Add(float64(len(e)))
-	case bus.Starts:
+	case redisbus.Starts:
 		// No watch needs them, only the view.
 		p.metrics.starts.Add(float64(len(e.Users)))
-	case bus.Registry:
+	case redisbus.Registry:
 		p.instances = len(e.Instances)
 		// What an instance reported counts until the registry says that it is gone, not until it is silent: what is
 		// idle reports nothing.
@@ -204,35 +204,35 @@ func (p *Polygen) sendPolicies(ctx context.Context) (sent <-chan struct{}) {
 }
 
 // policies are those of decisions: what all instances are sent, the more urgent ones first, and what each gets a part of.
-func (p *Polygen) policies(d *decisions) (all []policy.Message, divided []policy.Addressed) {
+func (p *Polygen) policies(d *decisions) (all []redisbus.Message, divided []redisbus.Addressed) {
 	// First, for the user's requests wait for it.
 	for _, user := range d.Unblocks {
-		all = append(all, policy.Unblock{User: user})
+		all = append(all, redisbus.Unblock{User: user})
 	}
 	for _, t := range d.throttles {
-		all = append(all, policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit})
+		all = append(all, redisbus.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit})
 	}
 	for _, b := range d.Blocks {
-		all = append(all, policy.Block{User: b.User, Limit: b.Max, Release: b.Release})
+		all = append(all, redisbus.Block{User: b.User, Limit: b.Max, Release: b.Release})
 	}
 	set := p.set.Load()
 	for _, s := range d.Sharings {
-		m := policy.Slots{User: s.User, Until: s.Until}
+		m := redisbus.Slots{User: s.User, Until: s.Until}
 		// Any instance may have given its HAProxy some.
 		if s.Others && credit.PossibleKey(s.User) && credit.Possible(set.User(s.User), p.instances) {
 			all = append(all, m)
 		}
 		for _, share := range s.Shares {
-			m.Shares = append(m.Shares, policy.SlotShare(share))
+			m.Shares = append(m.Shares, redisbus.SlotShare(share))
 		}
-		divided = append(divided, policy.Addressed{Message: m, To: s.Concerned()})
+		divided = append(divided, redisbus.Addressed{Message: m, To: s.Concerned()})
 	}
 	for _, s := range d.shares {
-		divided = append(divided, policy.Addressed{Message: policy.Share{User: s.User, Direction: s.Direction, Shares: s.Shares}, To: s.Concerned()})
+		divided = append(divided, redisbus.Addressed{Message: redisbus.Share{User: s.User, Direction: s.Direction, Shares: s.Shares}, To: s.Concerned()})
 	}
 	// Last, for they only save questions.
 	for _, h := range d.hints {
-		all = append(all, policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances})
+		all = append(all, redisbus.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances})
 	}
 	return all, divided
 }

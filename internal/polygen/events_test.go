@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -108,10 +108,10 @@ func TestEventsAsTheyHappen(t *testing.T) {
 	bobs := listen(t, g, api.Filter{User: "bob"})
 	now := g.clock.Now()
 	progress := func(user string, active int) {
-		g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: user, Held: active, Active: active, Limit: 5}}})
+		g.observe(now, redisbus.Progress{Instance: "one", Entries: []redisbus.ProgressEntry{{User: user, Held: active, Active: active, Limit: 5}}})
 		g.sendPolicies(t.Context())
 	}
-	g.observe(now, bus.Registry{Instances: []string{"one"}, Now: now})
+	g.observe(now, redisbus.Registry{Instances: []string{"one"}, Now: now})
 	progress("alice", 5)
 	for range 5 { // the block is repeated
 		now = now.Add(250 * time.Millisecond)
@@ -120,7 +120,7 @@ func TestEventsAsTheyHappen(t *testing.T) {
 		g.sendPolicies(t.Context())
 	}
 	progress("alice", 0)
-	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 10}}})
+	g.observe(now, redisbus.Usage{Instance: "one", Entries: []redisbus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 10}}})
 	g.sendPolicies(t.Context())
 	g.write(t, strings.Replace(tenGets, "GET: 10", "GET: 11", 1))
 	if err := g.Reload(); err != nil {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/policy"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -133,15 +133,15 @@ func TestDryRunIsCountedApart(t *testing.T) {
 	g.adoptFile(g.options.Limits.Set())
 	now := g.clock.Now()
 	minute := now.Unix() / 60 * 60
-	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
+	g.observe(now, redisbus.Usage{Instance: "one", Entries: []redisbus.UsageEntry{
 		{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: now.Unix(), Total: 14}, // a burst: hot only
 		{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 15},
 		{Key: ratelimit.Key{Class: "GET", User: "bob", Window: limits.Minute}, Second: minute, Total: 30},
 		{Key: ratelimit.Key{Class: "PUT", User: "bob"}, Second: now.Unix(), Total: 10},
 	}})
-	g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: "bob", Held: 5, Active: 5, Refused: 1, Limit: 5}}})
-	g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Now: now})
-	proctest.Eventually(t, "the policies are sent", func() error {
+	g.observe(now, redisbus.Progress{Instance: "one", Entries: []redisbus.ProgressEntry{{User: "bob", Held: 5, Active: 5, Refused: 1, Limit: 5}}})
+	g.observe(now, redisbus.Registry{Instances: []string{"one", "two"}, Now: now})
+	testkit.Eventually(t, "the policies are sent", func() error {
 		g.sendPolicies(t.Context())
 		if testutil.ToFloat64(g.metrics.throttles[limits.DryRun]) == 0 {
 			return errors.New("not yet")
@@ -162,9 +162,9 @@ func TestDryRunIsCountedApart(t *testing.T) {
 			t.Errorf("%s: enforced and dry %v, want %v", m.name, got, m.want)
 		}
 	}
-	proctest.Eventually(t, "agents hear of the minute", func() error {
+	testkit.Eventually(t, "agents hear of the minute", func() error {
 		for _, m := range a.about("bob") {
-			if m, ok := m.(policy.Throttle); ok && m.Key.Window == limits.Minute && m.Second == minute && m.Limit == 30 {
+			if m, ok := m.(redisbus.Throttle); ok && m.Key.Window == limits.Minute && m.Second == minute && m.Limit == 30 {
 				return nil
 			}
 		}

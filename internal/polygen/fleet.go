@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 )
 
 // lateAfter is how long an instance may enforce other limits than polygen's before the log
@@ -46,7 +46,7 @@ type lateInstance struct {
 // observe takes the registry and the version that all should enforce. It returns what the
 // log has to say of instances, sorted, and whether an instance has another version than
 // before, is new or gone.
-func (f *fleet) observe(r bus.Registry, want string) (say []lateInstance, changed bool) {
+func (f *fleet) observe(r redisbus.Registry, want string) (say []lateInstance, changed bool) {
 	// A newer registry was faster: what this one says is over. One that is much newer is from before Redis' clock
 	// was set back, and would stand for good.
 	if back := f.at.Sub(r.Now); back > 0 && back < lateAfter {
@@ -95,7 +95,7 @@ func (f *fleet) observe(r bus.Registry, want string) (say []lateInstance, change
 
 // noteMissing notes which instances are not in the registry, and forgets those that have been gone
 // for long or have been replaced. It reports whether an instance left.
-func (f *fleet) noteMissing(r bus.Registry) (left bool) {
+func (f *fleet) noteMissing(r redisbus.Registry) (left bool) {
 	// A restarted agent has another random part behind its name. Its last process is not missed.
 	here := make(map[string]bool, len(r.Instances))
 	for _, name := range r.Instances {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 )
 
 // The registry as it is read again and again, and what is said of it.
@@ -74,7 +74,7 @@ func TestFleet(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var f fleet
 			for _, s := range tt.steps {
-				r := bus.Registry{Now: t0.Add(s.after), Versions: map[string]string{}}
+				r := redisbus.Registry{Now: t0.Add(s.after), Versions: map[string]string{}}
 				for _, name := range []string{"a", "b"} {
 					if version, ok := s.versions[name]; ok {
 						r.Instances = append(r.Instances, name)
@@ -99,8 +99,8 @@ func TestFleet(t *testing.T) {
 // name has come in its place.
 func TestFleetTellsOfThoseGone(t *testing.T) {
 	t0 := time.Date(2027, 1, 15, 8, 0, 0, 0, time.UTC)
-	at := func(after time.Duration) bus.Registry { return bus.Registry{Now: t0.Add(after)} }
-	with := func(after time.Duration, names ...string) bus.Registry {
+	at := func(after time.Duration) redisbus.Registry { return redisbus.Registry{Now: t0.Add(after)} }
+	with := func(after time.Duration, names ...string) redisbus.Registry {
 		r := at(after)
 		r.Instances, r.Versions = names, map[string]string{}
 		for _, name := range names {
@@ -115,21 +115,21 @@ func TestFleetTellsOfThoseGone(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name    string
-		seen    []bus.Registry
+		seen    []redisbus.Registry
 		changed bool // by the last one
 		there   int
 		list    []api.Instance
 	}{
-		{"one is gone", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1")}, true, 1, []api.Instance{gone("a#1", time.Second, "08:00:01"), here("b#1")}},
-		{"since it was missed first", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(5*time.Minute, "b#1")}, false, 1,
+		{"one is gone", []redisbus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1")}, true, 1, []api.Instance{gone("a#1", time.Second, "08:00:01"), here("b#1")}},
+		{"since it was missed first", []redisbus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(5*time.Minute, "b#1")}, false, 1,
 			[]api.Instance{gone("a#1", time.Second, "08:00:01"), here("b#1")}},
-		{"for ten minutes", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(10*time.Minute+time.Second, "b#1")}, false, 1, []api.Instance{here("b#1")}},
-		{"all are gone", []bus.Registry{with(0, "a#1"), at(time.Second)}, true, 0, []api.Instance{gone("a#1", time.Second, "08:00:01")}},
-		{"it is back", []bus.Registry{with(0, "a#1"), at(time.Second), with(2*time.Second, "a#1")}, true, 1, []api.Instance{here("a#1")}},
-		{"restarted, it has another number", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(2*time.Second, "a#2", "b#1")}, true, 2, []api.Instance{here("a#2"), here("b#1")}},
-		{"restarted before it was missed", []bus.Registry{with(0, "a#1"), with(time.Second, "a#1", "a#2"), with(2*time.Second, "a#2")}, true, 1, []api.Instance{here("a#2")}},
-		{"without a number", []bus.Registry{with(0, "a", "b"), with(time.Second, "b")}, true, 1, []api.Instance{gone("a", time.Second, "08:00:01"), here("b")}},
-		{"the clock was set back", []bus.Registry{with(time.Hour, "a#1"), at(time.Hour + time.Second), at(0)}, false, 0, nil},
+		{"for ten minutes", []redisbus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(10*time.Minute+time.Second, "b#1")}, false, 1, []api.Instance{here("b#1")}},
+		{"all are gone", []redisbus.Registry{with(0, "a#1"), at(time.Second)}, true, 0, []api.Instance{gone("a#1", time.Second, "08:00:01")}},
+		{"it is back", []redisbus.Registry{with(0, "a#1"), at(time.Second), with(2*time.Second, "a#1")}, true, 1, []api.Instance{here("a#1")}},
+		{"restarted, it has another number", []redisbus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(2*time.Second, "a#2", "b#1")}, true, 2, []api.Instance{here("a#2"), here("b#1")}},
+		{"restarted before it was missed", []redisbus.Registry{with(0, "a#1"), with(time.Second, "a#1", "a#2"), with(2*time.Second, "a#2")}, true, 1, []api.Instance{here("a#2")}},
+		{"without a number", []redisbus.Registry{with(0, "a", "b"), with(time.Second, "b")}, true, 1, []api.Instance{gone("a", time.Second, "08:00:01"), here("b")}},
+		{"the clock was set back", []redisbus.Registry{with(time.Hour, "a#1"), at(time.Hour + time.Second), at(0)}, false, 0, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var f fleet
@@ -150,7 +150,7 @@ func TestFleetForgetsThoseGoneFirst(t *testing.T) {
 	t0 := time.Unix(1_800_000_000, 0)
 	var f fleet
 	for i := range 3 * maxGone {
-		f.observe(bus.Registry{Now: t0.Add(time.Duration(i) * time.Second), Instances: []string{fmt.Sprintf("pod-%03d", i)}}, "v1")
+		f.observe(redisbus.Registry{Now: t0.Add(time.Duration(i) * time.Second), Instances: []string{fmt.Sprintf("pod-%03d", i)}}, "v1")
 	}
 	list := f.instances()
 	if len(list) != maxGone+1 || list[0].Name != "pod-199" || list[0].Gone == nil || list[maxGone].Gone != nil {
@@ -175,7 +175,7 @@ func TestFleetProblems(t *testing.T) {
 		{"another problem", map[string]string{"a": "not serving yet", "b": "x"}, "not serving yet"},
 		{"it is well again", map[string]string{"b": "x"}, ""},
 	} {
-		f.observe(bus.Registry{Now: t0.Add(time.Duration(i) * time.Second), Instances: []string{"a"}, Problems: tt.problems}, "v1")
+		f.observe(redisbus.Registry{Now: t0.Add(time.Duration(i) * time.Second), Instances: []string{"a"}, Problems: tt.problems}, "v1")
 		if got := f.instances()[0].Problem; got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/limitwatch"
+
 	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
@@ -31,7 +31,7 @@ func TestJobs(t *testing.T) {
 	if err := os.WriteFile(file, []byte(tenGets), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	watcher, err := limitwatch.New(file, nil, nil)
+	watcher, err := WatchLimits(file, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 
 // lead is what a polygen knows of who leads. The zero value is before the first answer.
 type lead struct {
-	leader bus.Leader
+	leader redisbus.Leader
 	until  time.Time // until when this polygen leads without another answer; zero if another one does
 }
 
@@ -42,7 +42,7 @@ func (p *Polygen) Leader() (l api.Leader, other bool) {
 
 // keepLeading tries to become, and to remain, the polygen that leads. It fails if the processes of the cluster are
 // configured differently.
-func (p *Polygen) keepLeading(ctx context.Context, events chan<- bus.Event) error {
+func (p *Polygen) keepLeading(ctx context.Context, events chan<- redisbus.Event) error {
 	ticker := time.NewTicker(renewEvery)
 	defer ticker.Stop()
 	for {
@@ -67,9 +67,9 @@ func (p *Polygen) keepLeading(ctx context.Context, events chan<- bus.Event) erro
 
 func (p *Polygen) renewLead(ctx context.Context) error {
 	sent := time.Now()
-	leader, err := p.options.Bus.Lead(ctx, bus.Leader{Name: p.candidate, Address: p.options.Address}, leadFor)
+	leader, err := p.options.Bus.Lead(ctx, redisbus.Leader{Name: p.candidate, Address: p.options.Address}, leadFor)
 	switch {
-	case errors.Is(err, bus.ErrShards):
+	case errors.Is(err, redisbus.ErrShards):
 		// No attempt after this one would succeed, and keys of users on two numbers of shards count apart: each user
 		// would have their limits twice. So this process ends.
 		return err
@@ -97,7 +97,7 @@ func (p *Polygen) renewLead(ctx context.Context) error {
 }
 
 // takeLead takes the answer to a request for the lead that was sent at a time.
-func (p *Polygen) takeLead(leader bus.Leader, sent time.Time) {
+func (p *Polygen) takeLead(leader redisbus.Leader, sent time.Time) {
 	now := lead{leader: leader}
 	leading := leader.Name == p.candidate
 	if leading {

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -23,11 +23,11 @@ func alone(t *testing.T) *generator { return newGenerator(t, "127.0.0.1:1", "pol
 // hear gives a generator use of alice, bob and mover, now.
 func (g *generator) hear() {
 	now := g.clock.Now()
-	g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{
+	g.observe(now, redisbus.Progress{Instance: "one", Entries: []redisbus.ProgressEntry{
 		{User: "alice", Held: 6, Active: 5, Refused: 2, Limit: 5}, {User: "bob", Held: 2, Active: 2, Limit: 5},
 	}})
-	g.observe(now, bus.Demand{{Instance: "one", User: "mover", Active: 1, Moved: [2]int64{7, 8}, Share: [2]int64{9, 10}}})
-	g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Now: now, Problems: map[string]string{"two": "no peers session with HAProxy"}})
+	g.observe(now, redisbus.Demand{{Instance: "one", User: "mover", Active: 1, Moved: [2]int64{7, 8}, Share: [2]int64{9, 10}}})
+	g.observe(now, redisbus.Registry{Instances: []string{"one", "two"}, Now: now, Problems: map[string]string{"two": "no peers session with HAProxy"}})
 	g.sendPolicies(context.Background())
 }
 
@@ -39,7 +39,7 @@ func liveOf(t *testing.T, answers <-chan *api.Message) *api.Live {
 			t.Errorf("event %s, want live", m.Event)
 		}
 		return m.Value.(*api.Live)
-	case <-time.After(proctest.Patience):
+	case <-time.After(testkit.Patience):
 		t.Fatal("no answer")
 		return nil
 	}
@@ -226,7 +226,7 @@ func TestLiveRuns(t *testing.T) {
 	}
 	defer stop()
 	last := liveOf(t, answers).Time
-	proctest.Eventually(t, "answers after each full second", func() error { // some are late on a slow machine
+	testkit.Eventually(t, "answers after each full second", func() error { // some are late on a slow machine
 		before := last
 		last = liveOf(t, answers).Time
 		if last.Sub(before) < 500*time.Millisecond || last.Nanosecond() < int(liveAfter) {
@@ -234,7 +234,7 @@ func TestLiveRuns(t *testing.T) {
 		}
 		return nil
 	})
-	proctest.Eventually(t, "there are samples of bob, who is asked about, and of nobody else", func() error {
+	testkit.Eventually(t, "there are samples of bob, who is asked about, and of nobody else", func() error {
 		g.dashboard.mu.Lock()
 		kept := g.dashboard.past.Len()
 		g.dashboard.mu.Unlock()
@@ -261,7 +261,7 @@ func TestLiveOrigin(t *testing.T) {
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "the entry is in line 9", func() error {
+	testkit.Eventually(t, "the entry is in line 9", func() error {
 		if u := liveOf(t, answers).User; u.Entry == nil || u.Entry.Line != 9 {
 			return fmt.Errorf("entry %+v", u.Entry)
 		}
@@ -273,7 +273,7 @@ func TestLiveOrigin(t *testing.T) {
 func TestHistories(t *testing.T) {
 	g := alone(t)
 	now := g.clock.Now()
-	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: "throttled"}, Second: now.Unix(), Total: 10}}})
+	g.observe(now, redisbus.Usage{Instance: "one", Entries: []redisbus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: "throttled"}, Second: now.Unix(), Total: 10}}})
 	g.hear()
 	kept := func() int { g.dashboard.mu.Lock(); defer g.dashboard.mu.Unlock(); return g.dashboard.past.Len() }
 	if n := kept(); n != 2 {
@@ -291,7 +291,7 @@ func TestHistories(t *testing.T) {
 		t.Errorf("HistoryOfKey(mover) = %+v, want two limits", key)
 	}
 	for i := range 2 * maxHistories {
-		g.observe(now, bus.Demand{bandwidth.Report{Instance: "one", User: fmt.Sprint("user ", i), Active: 1 + i}})
+		g.observe(now, redisbus.Demand{bandwidth.Report{Instance: "one", User: fmt.Sprint("user ", i), Active: 1 + i}})
 		g.History(fmt.Sprint("user ", i))
 	}
 	if n := kept(); n != maxHistories {

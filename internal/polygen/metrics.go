@@ -3,9 +3,9 @@ package polygen
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-qos/sluice/internal/buildinfo"
-	"github.com/sluice-qos/sluice/internal/metric"
-	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/daemon"
+
+	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -22,8 +22,8 @@ type metrics struct {
 type byMode [2]prometheus.Counter // by limits.Mode: Enforce, DryRun
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	buildinfo.Register(reg, "polygen")
-	f := metric.With(reg)
+	daemon.RegisterBuildInfo(reg, "polygen")
+	f := daemon.Metrics(reg)
 	return &metrics{
 		reportMetrics:    newReportMetrics(f),
 		policyMetrics:    newPolicyMetrics(f),
@@ -43,7 +43,7 @@ type reportMetrics struct {
 	clusterEnded   *prometheus.CounterVec // tier
 }
 
-func newReportMetrics(f metric.Factory) reportMetrics {
+func newReportMetrics(f daemon.Factory) reportMetrics {
 	return reportMetrics{
 		usage: f.Counter("sluice_usage_entries_total",
 			"Changes of the cluster's counts that polygen was told of: of keys with half of their limits used, of some others of longer windows, and of what requests cost."),
@@ -72,7 +72,7 @@ type policyMetrics struct {
 	loop      prometheus.Histogram
 }
 
-func newPolicyMetrics(f metric.Factory) policyMetrics {
+func newPolicyMetrics(f daemon.Factory) policyMetrics {
 	policies := f.Counters("sluice_policies_sent_total",
 		"Policies sent to the agents, by kind and mode of their limits. Agents refuse nothing for those of a dry run.", "kind", "mode")
 	// Looked up once, for every policy that is sent is counted: a look-up hashes both labels and takes a lock.
@@ -108,7 +108,7 @@ type watchMetrics struct {
 	lost           prometheus.Gauge
 }
 
-func newWatchMetrics(f metric.Factory) watchMetrics {
+func newWatchMetrics(f daemon.Factory) watchMetrics {
 	return watchMetrics{
 		keys: f.Gauge("sluice_watched_keys",
 			"Users and classes with requests in the last 3 s who were near their limits."),
@@ -136,7 +136,7 @@ type fleetMetrics struct {
 	expired    prometheus.Counter
 }
 
-func newFleetMetrics(f metric.Factory) fleetMetrics {
+func newFleetMetrics(f daemon.Factory) fleetMetrics {
 	return fleetMetrics{
 		instances: f.Gauge("sluice_polygen_instances",
 			"Instances in the cluster, as polygen sees it."),
@@ -162,7 +162,7 @@ type dashboardMetrics struct {
 	eventsLost     prometheus.Counter
 }
 
-func newDashboardMetrics(f metric.Factory) dashboardMetrics {
+func newDashboardMetrics(f daemon.Factory) dashboardMetrics {
 	return dashboardMetrics{
 		usersSeen: f.Gauge("sluice_seen_users",
 			"Users with some limit whose use polygen can tell; at most 100000."),
@@ -182,7 +182,7 @@ func newDashboardMetrics(f metric.Factory) dashboardMetrics {
 }
 
 // countSent counts policies that were sent to all, or divided.
-func (m *metrics) countSent(set *limits.Set, all []policy.Message, divided []policy.Addressed) {
+func (m *metrics) countSent(set *limits.Set, all []redisbus.Message, divided []redisbus.Addressed) {
 	for _, d := range divided {
 		all = append(all, d.Message)
 	}
@@ -190,17 +190,17 @@ func (m *metrics) countSent(set *limits.Set, all []policy.Message, divided []pol
 		// By the mode of the limits in force now. A policy does not say it: the agents know by the same limits
 		// whether they refuse for it.
 		switch p := message.(type) {
-		case policy.Throttle:
+		case redisbus.Throttle:
 			m.throttles[rateMode(set, p.Key)].Inc()
-		case policy.Hot:
+		case redisbus.Hot:
 			m.hints[rateMode(set, p.Key)].Inc()
-		case policy.Block:
+		case redisbus.Block:
 			m.blocks[set.User(p.User).ConcurrentMode].Inc()
-		case policy.Unblock:
+		case redisbus.Unblock:
 			m.unblocks[set.User(p.User).ConcurrentMode].Inc()
-		case policy.Slots:
+		case redisbus.Slots:
 			m.sharings[set.User(p.User).ConcurrentMode].Inc()
-		case policy.Share:
+		case redisbus.Share:
 			m.shares.Inc()
 		}
 	}

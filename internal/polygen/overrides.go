@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/metric"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
@@ -56,7 +56,7 @@ type overrideMetrics struct {
 }
 
 func newOverrideMetrics(reg prometheus.Registerer) overrideMetrics {
-	f := metric.With(reg)
+	f := daemon.Metrics(reg)
 	m := overrideMetrics{
 		inForce: f.Gauge("sluice_overrides",
 			"Overrides by hand that are in force."),
@@ -147,7 +147,7 @@ func (p *Polygen) readOverrides(ctx context.Context) {
 	defer h.mu.Unlock()
 	err := p.fetchOverrides(ctx)
 	switch {
-	case ctx.Err() != nil || errors.Is(err, bus.ErrUnavailable):
+	case ctx.Err() != nil || errors.Is(err, redisbus.ErrUnavailable):
 		// Nothing was read, and the limits cannot be published either.
 		return
 	case err != nil && !h.read.Load():
@@ -236,7 +236,7 @@ func (p *Polygen) changeOverrides(ctx context.Context, change func([]limits.Over
 	for range maxOverrideTries {
 		// First, for another polygen may have changed them.
 		err := p.fetchOverrides(ctx)
-		if errors.Is(err, bus.ErrOverridesChanged) {
+		if errors.Is(err, redisbus.ErrOverridesChanged) {
 			continue
 		}
 		if err != nil {
@@ -252,7 +252,7 @@ func (p *Polygen) changeOverrides(ctx context.Context, change func([]limits.Over
 		}
 		version := nextVersion(h.version, next)
 		err = p.keepOverrides(ctx, version, next)
-		if errors.Is(err, bus.ErrOverridesChanged) {
+		if errors.Is(err, redisbus.ErrOverridesChanged) {
 			continue
 		}
 		if err != nil {

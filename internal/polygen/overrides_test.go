@@ -14,9 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/policy"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
@@ -37,7 +37,7 @@ func (g *generator) must(t *testing.T, a api.OverrideRequest) {
 // awaitConcurrent waits until a user has a limit.
 func (g *generator) awaitConcurrent(t *testing.T, user string, want int) {
 	t.Helper()
-	proctest.Eventually(t, g.options.Name+": limit of "+user, func() error {
+	testkit.Eventually(t, g.options.Name+": limit of "+user, func() error {
 		if got := g.set.Load().User(user).Concurrent; got != want {
 			return fmt.Errorf("got %d, want %d", got, want)
 		}
@@ -59,7 +59,7 @@ func TestOverridesAreShared(t *testing.T) {
 	}
 	two.awaitConcurrent(t, "bob", 50)
 	one.awaitConcurrent(t, "bob", 50)
-	proctest.Eventually(t, "agents are given it", func() error {
+	testkit.Eventually(t, "agents are given it", func() error {
 		published, err := a.bus.Limits(t.Context(), 1)
 		if err != nil {
 			return err
@@ -95,7 +95,7 @@ func TestOverridesBeforeTheFirstPublication(t *testing.T) {
 	g.must(t, act("bob", `{"concurrent":50}`))
 	a := startAgents(t, addr)
 	again := newGenerator(t, addr, "two", nil).run(t).awaitLead(t)
-	proctest.Eventually(t, "the limits are published", func() error {
+	testkit.Eventually(t, "the limits are published", func() error {
 		if len(a.versions()) == 0 {
 			return errors.New("not yet")
 		}
@@ -122,11 +122,11 @@ func TestNothingPublishedBeforeOverridesAreRead(t *testing.T) {
 	for range 3 { // when the third one is taken, the first one is over
 		g.publish <- struct{}{}
 	}
-	if _, err := g.options.Bus.Limits(t.Context(), 1); !errors.Is(err, bus.ErrNoLimits) {
-		t.Errorf("Limits() = %v, want %v", err, bus.ErrNoLimits)
+	if _, err := g.options.Bus.Limits(t.Context(), 1); !errors.Is(err, redisbus.ErrNoLimits) {
+		t.Errorf("Limits() = %v, want %v", err, redisbus.ErrNoLimits)
 	}
 	send(t, addr, "*3\r\n$3\r\nSET\r\n$26\r\nsluice:{cluster}:overrides\r\n$1\r\nx\r\n")
-	proctest.Eventually(t, "the limits are published", func() error {
+	testkit.Eventually(t, "the limits are published", func() error {
 		g.readOverrides(t.Context())
 		_, err := g.options.Bus.Limits(t.Context(), 1)
 		return err
@@ -142,7 +142,7 @@ func TestOverridesOutliveRedis(t *testing.T) {
 	g.must(t, act("carol", `{"concurrent":60}`))
 	g.remove(t, "carol")
 	flush(t, addr)
-	proctest.Eventually(t, "Redis has it again", func() error {
+	testkit.Eventually(t, "Redis has it again", func() error {
 		_, list, err := g.options.Bus.Overrides(t.Context(), "")
 		if err != nil || !strings.Contains(string(list), "bob") || strings.Contains(string(list), "carol") {
 			return fmt.Errorf("Redis has %s, %w", list, err)
@@ -374,11 +374,11 @@ func TestUnblock(t *testing.T) {
 		defer a.mu.Unlock()
 		for _, m := range a.heard {
 			switch m := m.(type) {
-			case policy.Block:
+			case redisbus.Block:
 				if m.User == "bob" {
 					kinds = append(kinds, "block")
 				}
-			case policy.Unblock:
+			case redisbus.Unblock:
 				if m.User == "bob" {
 					kinds = append(kinds, "unblock")
 				}
@@ -395,7 +395,7 @@ func TestUnblock(t *testing.T) {
 	}
 	await := func(want ...string) {
 		t.Helper()
-		proctest.Eventually(t, fmt.Sprint(want), func() error {
+		testkit.Eventually(t, fmt.Sprint(want), func() error {
 			err := report()
 			if got := about(); err != nil || len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
 				return fmt.Errorf("heard %v, %v", got, err)
@@ -404,7 +404,7 @@ func TestUnblock(t *testing.T) {
 		})
 	}
 	await("block")
-	proctest.Eventually(t, "it knows of the block, and lifts it", func() error {
+	testkit.Eventually(t, "it knows of the block, and lifts it", func() error {
 		if err := report(); err != nil {
 			return err
 		}
@@ -419,7 +419,7 @@ func TestUnblock(t *testing.T) {
 		return nil
 	})
 	await("block", "unblock", "block")
-	proctest.Eventually(t, "the leader is ready", one.Ready)
+	testkit.Eventually(t, "the leader is ready", one.Ready)
 }
 
 func TestUnblockNote(t *testing.T) {

@@ -21,12 +21,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/apiclient"
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/clock"
-	"github.com/sluice-qos/sluice/internal/group"
-	"github.com/sluice-qos/sluice/internal/jobworkers"
-	"github.com/sluice-qos/sluice/internal/limitwatch"
+	"github.com/sluice-qos/sluice/internal/api/client"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -45,8 +43,8 @@ type Options struct {
 	Name string // the polygen's name in answers and logs
 	// Address is where other polygens reach this one's admin API, as a URL: they forward requests to the one that leads.
 	Address string
-	Bus     *bus.Bus
-	Limits  *limitwatch.Watcher
+	Bus     *redisbus.Bus
+	Limits  *LimitWatcher
 	Strict  bool // call keys hot at half of their limits already
 
 	// Margin is how far below the limit the requests in progress of a blocked user must
@@ -55,8 +53,8 @@ type Options struct {
 
 	UserMetrics UserMetrics // users who have series of their own
 
-	JobWorkers []string         // addresses of workers of background jobs, to ask whose jobs run and wait; nil asks none
-	JobAccess  apiclient.Access // to them
+	JobWorkers []string      // addresses of workers of background jobs, to ask whose jobs run and wait; nil asks none
+	JobAccess  client.Access // to them
 
 	Logger     *slog.Logger          // nil discards
 	Registerer prometheus.Registerer // nil registers nothing
@@ -67,7 +65,7 @@ type Polygen struct {
 	options        Options
 	candidate      string // the name and a random part
 	metrics        *metrics
-	clock          *clock.Clock
+	clock          *daemon.Clock
 	rates          *ratelimit.Watch   // owned by decide
 	slots          *concurrency.Watch // owned by decide
 	bytes          *bandwidth.Watch   // owned by decide
@@ -82,7 +80,7 @@ type Polygen struct {
 	publish        chan struct{}              // holds one token when the limits should be published
 
 	overrides overrides
-	workers   *jobworkers.Workers // of background jobs
+	workers   *Workers // of background jobs
 	streams   streams
 	events    events
 	live      live
@@ -106,7 +104,7 @@ func New(o Options) (*Polygen, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	workers, err := jobworkers.New(jobworkers.Options{Addresses: o.JobWorkers, Access: o.JobAccess, Logger: o.Logger, Register: o.Registerer})
+	workers, err := NewWorkers(WorkersOptions{Addresses: o.JobWorkers, Access: o.JobAccess, Logger: o.Logger, Register: o.Registerer})
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +116,7 @@ func New(o Options) (*Polygen, error) {
 		candidate: o.Name + "#" + rand.Text()[:8],
 
 		metrics: newMetrics(o.Registerer),
-		clock:   &clock.Clock{},
+		clock:   &daemon.Clock{},
 		rates:   ratelimit.NewWatch(o.Strict),
 		slots:   concurrency.NewWatch(o.Margin),
 		bytes:   bandwidth.NewWatch(),
@@ -148,13 +146,13 @@ func (p *Polygen) Run(ctx context.Context) error {
 	defer p.workers.Close()
 	// A burst of reports waits here until a round takes them all. Beyond that they wait in the subscription, which
 	// has a bound, counts what it drops, and says Connected after it.
-	events := make(chan bus.Event, 1024)
+	events := make(chan redisbus.Event, 1024)
 	// Not those of what all agents tell at once, each second. They are taken up one at a time, and wait in the
 	// subscription.
-	starts := make(chan bus.Event)
+	starts := make(chan redisbus.Event)
 	// Otherwise the first decisions would be by the file alone.
 	p.readOverrides(ctx)
-	return group.Run(ctx,
+	return daemon.Run(ctx,
 		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adoptFile) },
 		func(ctx context.Context) error { return p.hearInstances(ctx, events) },
 		func(ctx context.Context) error { return p.hearReports(ctx, events, starts) },
@@ -168,10 +166,10 @@ func (p *Polygen) Run(ctx context.Context) error {
 }
 
 // hearReports takes what is reported of users until ctx ends.
-func (p *Polygen) hearReports(ctx context.Context, events, starts chan<- bus.Event) error {
-	return p.options.Bus.SubscribeReports(ctx, func(e bus.Event) {
+func (p *Polygen) hearReports(ctx context.Context, events, starts chan<- redisbus.Event) error {
+	return p.options.Bus.SubscribeReports(ctx, func(e redisbus.Event) {
 		to := events
-		if _, ok := e.(bus.Starts); ok {
+		if _, ok := e.(redisbus.Starts); ok {
 			to = starts
 		}
 		select {
@@ -182,10 +180,10 @@ func (p *Polygen) hearReports(ctx context.Context, events, starts chan<- bus.Eve
 }
 
 // hearInstances takes which instances there are until ctx ends.
-func (p *Polygen) hearInstances(ctx context.Context, events chan<- bus.Event) error {
-	return p.options.Bus.Subscribe(ctx, []bus.Channel{bus.InstancesChannel}, func(e bus.Event) {
+func (p *Polygen) hearInstances(ctx context.Context, events chan<- redisbus.Event) error {
+	return p.options.Bus.Subscribe(ctx, []redisbus.Channel{redisbus.InstancesChannel}, func(e redisbus.Event) {
 		// A Redis that was away may have forgotten the limits.
-		if _, ok := e.(bus.Connected); ok {
+		if _, ok := e.(redisbus.Connected); ok {
 			p.wantPublication()
 			return
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/policy"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -75,12 +75,12 @@ func TestLimitOf(t *testing.T) {
 
 // Usage in, policies out.
 func TestUsageBecomesPolicies(t *testing.T) {
-	type want = []policy.Message
-	throttle := func(class string, limit int) policy.Message {
-		return policy.Throttle{Key: ratelimit.Key{Class: class, User: "user"}, Limit: limit}
+	type want = []redisbus.Message
+	throttle := func(class string, limit int) redisbus.Message {
+		return redisbus.Throttle{Key: ratelimit.Key{Class: class, User: "user"}, Limit: limit}
 	}
-	hot := func(class string) policy.Message {
-		return policy.Hot{Key: ratelimit.Key{Class: class, User: "user"}, Instances: 1}
+	hot := func(class string) redisbus.Message {
+		return redisbus.Hot{Key: ratelimit.Key{Class: class, User: "user"}, Instances: 1}
 	}
 	for _, row := range []struct {
 		name   string
@@ -101,17 +101,17 @@ func TestUsageBecomesPolicies(t *testing.T) {
 		for _, strict := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				second := time.Now().Unix()
-				usage := bus.Usage{Instance: "one", Entries: []bus.UsageEntry{{Key: ratelimit.Key{Class: row.class, User: "user"}, Second: second, Total: row.used}}}
+				usage := redisbus.Usage{Instance: "one", Entries: []redisbus.UsageEntry{{Key: ratelimit.Key{Class: row.class, User: "user"}, Second: second, Total: row.used}}}
 				got, _ := play(t, tenGets, []any{usage}, func(o *Options) { o.Strict = strict })
 				want := row.usual
 				if strict {
 					want = row.strict
 				}
-				if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(policy.Hot{}, "Until"), cmpopts.IgnoreFields(policy.Throttle{}, "Second")); diff != "" {
+				if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(redisbus.Hot{}, "Until"), cmpopts.IgnoreFields(redisbus.Throttle{}, "Second")); diff != "" {
 					t.Errorf("%s, strict %v: policies differ (-want +got):\n%s", row.name, strict, diff)
 				}
 				for _, m := range got {
-					if m, ok := m.(policy.Throttle); ok && m.Second != second {
+					if m, ok := m.(redisbus.Throttle); ok && m.Second != second {
 						t.Errorf("%s: throttled second %d, want %d", row.name, m.Second, second)
 					}
 				}
@@ -123,7 +123,7 @@ func TestUsageBecomesPolicies(t *testing.T) {
 // awaitWatched waits until a polygen hears of usage.
 func (a *agents) awaitWatched(g *generator) {
 	a.t.Helper()
-	proctest.Eventually(a.t, g.options.Name+" hears of usage", func() error {
+	testkit.Eventually(a.t, g.options.Name+" hears of usage", func() error {
 		if _, err := a.use("one", map[ratelimit.Key]int{{Class: "GET", User: "staff"}: 1}); err != nil {
 			return err
 		}
@@ -142,7 +142,7 @@ func TestHotCountsInstances(t *testing.T) {
 	g := newGenerator(t, addr, "polygen", nil).run(t).awaitLead(t)
 	a.awaitWatched(g)
 	attempt := 0
-	proctest.Eventually(t, "three instances are counted", func() error {
+	testkit.Eventually(t, "three instances are counted", func() error {
 		attempt++
 		user := fmt.Sprintf("alice-%d", attempt)
 		for _, u := range []struct {
@@ -153,12 +153,12 @@ func TestHotCountsInstances(t *testing.T) {
 				return err
 			}
 		}
-		return proctest.Poll(time.Second, func() error {
+		return testkit.Poll(time.Second, func() error {
 			heard := a.about(user)
 			if len(heard) == 0 {
 				return errors.New("nothing heard")
 			}
-			hot, ok := heard[0].(policy.Hot)
+			hot, ok := heard[0].(redisbus.Hot)
 			if !ok || hot.Instances != 3 {
 				return fmt.Errorf("heard %+v", heard)
 			}
@@ -180,7 +180,7 @@ func TestTwoOfOneNameNeverBothLead(t *testing.T) {
 	addr := redis(t)
 	first := newGenerator(t, addr, "polygen-1", nil).run(t).awaitLead(t)
 	second := newGenerator(t, addr, "polygen-1", nil).run(t)
-	proctest.Eventually(t, "the second one has asked for the lead", second.Ready)
+	testkit.Eventually(t, "the second one has asked for the lead", second.Ready)
 	if !first.leads() || second.leads() {
 		t.Errorf("the first one leads: %v, the second one: %v, want the first one alone", first.leads(), second.leads())
 	}
@@ -196,14 +196,14 @@ func TestLeaderResigns(t *testing.T) {
 	addr := redis(t)
 	heir := open(t, addr, 1)
 	g := newGenerator(t, addr, "polygen", nil).run(t).awaitLead(t)
-	if leader, err := heir.Lead(t.Context(), bus.Leader{Name: "heir"}, leadFor); leader.Name != g.candidate || err != nil {
+	if leader, err := heir.Lead(t.Context(), redisbus.Leader{Name: "heir"}, leadFor); leader.Name != g.candidate || err != nil {
 		t.Errorf("Lead() beside a leader = %v, %v, want that it leads", leader, err)
 	}
 	g.stop()
 	if err := g.wait(t); err != nil {
 		t.Errorf("Run() = %v when its context ended, want nil", err)
 	}
-	if leader, err := heir.Lead(t.Context(), bus.Leader{Name: "heir"}, leadFor); leader.Name != "heir" || err != nil {
+	if leader, err := heir.Lead(t.Context(), redisbus.Leader{Name: "heir"}, leadFor); leader.Name != "heir" || err != nil {
 		t.Errorf("Lead() after the leader's end = %v, %v, want the lead at once", leader, err)
 	}
 }
@@ -213,13 +213,13 @@ func TestLeadLapses(t *testing.T) {
 	t.Parallel()
 	addr := redis(t)
 	dead := open(t, addr, 1)
-	proctest.Eventually(t, "another one leads", func() error {
-		_, err := dead.Lead(t.Context(), bus.Leader{Name: "dead"}, leadFor)
+	testkit.Eventually(t, "another one leads", func() error {
+		_, err := dead.Lead(t.Context(), redisbus.Leader{Name: "dead"}, leadFor)
 		return err
 	})
 	a := startAgents(t, addr)
 	g := newGenerator(t, addr, "heir", nil).run(t)
-	proctest.Eventually(t, "it follows", func() error { return g.Ready() })
+	testkit.Eventually(t, "it follows", func() error { return g.Ready() })
 	g.awaitLead(t)
 	a.published(tenGets)
 }
@@ -247,7 +247,7 @@ func TestLimitsArePublished(t *testing.T) {
 	a.published(elevenGets)
 
 	want := []string{version(t, tenGets), version(t, elevenGets)}
-	proctest.Eventually(t, "agents are told", func() error {
+	testkit.Eventually(t, "agents are told", func() error {
 		if diff := cmp.Diff(want, a.versions()); diff != "" {
 			return errors.New(diff)
 		}
@@ -278,9 +278,9 @@ func TestFollowerKeepsItsLimitsToItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	second.run(t)
-	proctest.Eventually(t, "it follows", second.Ready)
+	testkit.Eventually(t, "it follows", second.Ready)
 	second.wantPublication()
-	proctest.Eventually(t, "the wish is looked at", func() error {
+	testkit.Eventually(t, "the wish is looked at", func() error {
 		if len(second.publish) > 0 {
 			return errors.New("not yet")
 		}
@@ -295,7 +295,7 @@ func TestFollowerKeepsItsLimitsToItself(t *testing.T) {
 // Redis goes, and comes back empty.
 func TestRedisLostAndFound(t *testing.T) {
 	t.Parallel()
-	server, addr := proctest.Redis(t)
+	server, addr := testkit.Redis(t)
 	g := newGenerator(t, addr, "polygen", nil)
 	if got := fmt.Sprint(g.Ready()); got != "redis cannot be reached: not asked yet" {
 		t.Errorf("Ready() before Run = %s", got)
@@ -303,7 +303,7 @@ func TestRedisLostAndFound(t *testing.T) {
 	g.run(t)
 	ready := func(want bool) {
 		t.Helper()
-		proctest.Eventually(t, fmt.Sprintf("ready %v", want), func() error {
+		testkit.Eventually(t, fmt.Sprintf("ready %v", want), func() error {
 			err := g.Ready()
 			if lost := testutil.ToFloat64(g.metrics.lost); (err == nil) != want || (lost == 0) != want {
 				return fmt.Errorf("Ready() = %w with the metric %v", err, lost)
@@ -314,7 +314,7 @@ func TestRedisLostAndFound(t *testing.T) {
 	// says waits until those who ask, and metrics, are told who decides.
 	says := func(leading bool, degraded string) {
 		t.Helper()
-		proctest.Eventually(t, fmt.Sprintf("it says that it leads: %v", leading), func() error {
+		testkit.Eventually(t, fmt.Sprintf("it says that it leads: %v", leading), func() error {
 			from, metric := g.Instances().From, testutil.ToFloat64(g.metrics.leading)
 			if from.Leading != leading || (metric == 1) != leading || !strings.HasPrefix(from.Degraded, degraded) || (degraded == "") != (from.Degraded == "") {
 				return fmt.Errorf("leading %v, metric %v, degraded %q, want %q", from.Leading, metric, from.Degraded, degraded)
@@ -327,7 +327,7 @@ func TestRedisLostAndFound(t *testing.T) {
 	server.Kill()
 	ready(false)
 	says(false, "redis cannot be reached")
-	proctest.RedisAt(t, addr)
+	testkit.RedisAt(t, addr)
 	ready(true)
 	says(true, "")
 	startAgents(t, addr).published(tenGets)
@@ -337,20 +337,20 @@ func TestRunFailsWithAnotherNumberOfShards(t *testing.T) {
 	t.Parallel()
 	addr := redis(t)
 	other := open(t, addr, 3)
-	proctest.Eventually(t, "another one leads", func() error {
-		_, err := other.Lead(t.Context(), bus.Leader{Name: "other"}, leadFor)
+	testkit.Eventually(t, "another one leads", func() error {
+		_, err := other.Lead(t.Context(), redisbus.Leader{Name: "other"}, leadFor)
 		return err
 	})
 	g := newGenerator(t, addr, "polygen", nil).run(t)
-	if err := g.wait(t); !errors.Is(err, bus.ErrShards) {
-		t.Errorf("Run() = %v, want %v", err, bus.ErrShards)
+	if err := g.wait(t); !errors.Is(err, redisbus.ErrShards) {
+		t.Errorf("Run() = %v, want %v", err, redisbus.ErrShards)
 	}
 }
 
 func TestRunEndsWithoutRedis(t *testing.T) {
 	t.Parallel()
-	g := newGenerator(t, proctest.FreeAddr(t), "polygen", nil).run(t)
-	proctest.Eventually(t, "it says why it is not ready", func() error {
+	g := newGenerator(t, testkit.FreeAddr(t), "polygen", nil).run(t)
+	testkit.Eventually(t, "it says why it is not ready", func() error {
 		if err := g.Ready(); !strings.Contains(fmt.Sprint(err), "connection refused") {
 			return fmt.Errorf("Ready() = %w", err)
 		}
@@ -367,26 +367,26 @@ func TestRunEndsWithoutRedis(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	g := newGenerator(t, "127.0.0.1:1", "polygen", nil) // nobody is there
 	now := time.Now()
-	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
+	g.observe(now, redisbus.Usage{Instance: "one", Entries: []redisbus.UsageEntry{
 		{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: now.Unix(), Total: 10},
 		{Key: ratelimit.Key{Class: "GET", User: "staff"}, Second: now.Unix(), Total: 10},
 		{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 8},
 	}})
 	g.sendPolicies(t.Context()) // a follower sends nothing, and drops nothing
 	g.pretend(true)
-	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
+	g.observe(now, redisbus.Usage{Instance: "one", Entries: []redisbus.UsageEntry{
 		{Key: ratelimit.Key{Class: "GET", User: "carol"}, Second: now.Unix(), Total: 10},
 	}})
 	g.sendPolicies(t.Context()) // in vain: a throttle and a hint
-	g.observe(now, bus.Registry{Instances: []string{"one", "two"}})
-	g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{
+	g.observe(now, redisbus.Registry{Instances: []string{"one", "two"}})
+	g.observe(now, redisbus.Progress{Instance: "one", Entries: []redisbus.ProgressEntry{
 		{User: "alice", Active: 5, Limit: 5},
 		{User: "dave", Active: 4, Limit: 5},
 		{User: "staff", Active: 100, Limit: 5},
 	}})
 	g.tickSlots(now)
 	g.sendPolicies(t.Context()) // in vain: a block, and two users' shares
-	g.observe(now, bus.Demand{{Instance: "one", User: "mover", Active: 1}, {Instance: "one", User: "staff", Active: 1}})
+	g.observe(now, redisbus.Demand{{Instance: "one", User: "mover", Active: 1}, {Instance: "one", User: "staff", Active: 1}})
 	g.sendPolicies(t.Context()) // in vain: a user's shares, down and up
 	g.review(now)
 	if err := g.renewLead(t.Context()); err != nil {

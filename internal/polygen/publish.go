@@ -5,9 +5,9 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/loglimit"
-	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
@@ -30,7 +30,7 @@ func (p *Polygen) wantPublication() {
 func (p *Polygen) publishLimits(ctx context.Context) error {
 	announce := time.NewTicker(announceEvery)
 	defer announce.Stop()
-	var failures loglimit.Limit
+	var failures daemon.LogLimit
 	for {
 		select {
 		case <-ctx.Done():
@@ -65,13 +65,13 @@ func (p *Polygen) ensurePublished(ctx context.Context, set *limits.Set) error {
 	case kept:
 		// Nearly always. An agent that missed the version reads the limits now; to send them every second would
 		// cost as much as the file is long, for each agent.
-		return p.options.Bus.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: set.Version()}})
+		return p.options.Bus.PublishPolicies(ctx, []redisbus.Message{redisbus.Limits{Version: set.Version()}})
 	}
 	file, overrides, err := limitfile.SplitSource(set.Source())
 	if err != nil {
 		return err // cannot be: it was made of a set
 	}
-	if err := p.options.Bus.PublishLimits(ctx, bus.PublishedLimits{Version: set.Version(), File: file, Overrides: overrides}); err != nil {
+	if err := p.options.Bus.PublishLimits(ctx, redisbus.PublishedLimits{Version: set.Version(), File: file, Overrides: overrides}); err != nil {
 		return err
 	}
 	p.options.Logger.Info("limits published", slog.String("version", set.Version()), slog.Int("users", set.UserCount()))

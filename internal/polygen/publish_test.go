@@ -9,15 +9,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // A Redis whose users may not write the limit file refuses it. polygen says so,
 // and publishes them when it may.
 func TestLimitsThatRedisRefusesAreLogged(t *testing.T) {
 	t.Parallel()
-	_, addr := proctest.Redis(t)
+	_, addr := testkit.Redis(t)
 	admin, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestLimitsThatRedisRefusesAreLogged(t *testing.T) {
 		}
 	}
 	command("ACL SETUSER narrow on >narrow +@all &* ~sluice:limits ~sluice:overrides ~sluice:{cluster}:*")
-	narrow, err := bus.Open(bus.Options{Addresses: []string{addr}, Username: "narrow", Password: "narrow", Timeout: proctest.Patience})
+	narrow, err := redisbus.Open(redisbus.Options{Addresses: []string{addr}, Username: "narrow", Password: "narrow", Timeout: testkit.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestLimitsThatRedisRefusesAreLogged(t *testing.T) {
 	log := &safeBuffer{}
 	g := newGenerator(t, addr, "p", func(o *Options) { o.Bus, o.Logger = narrow, slog.New(slog.NewTextHandler(log, nil)) })
 	g.run(t).awaitLead(t)
-	proctest.Eventually(t, "a line of the log", func() error {
+	testkit.Eventually(t, "a line of the log", func() error {
 		if text := log.String(); !strings.Contains(text, "limits not published") || !strings.Contains(text, "NOPERM") {
 			return errors.New(text)
 		}
@@ -48,7 +48,7 @@ func TestLimitsThatRedisRefusesAreLogged(t *testing.T) {
 	})
 	command("ACL SETUSER narrow ~sluice:limits:*")
 	agent := open(t, addr, 1)
-	proctest.Eventually(t, "the limits", func() error {
+	testkit.Eventually(t, "the limits", func() error {
 		_, err := agent.Limits(t.Context(), 1)
 		return err
 	})

@@ -16,11 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/bus/embedded"
-	"github.com/sluice-qos/sluice/internal/limitwatch"
-	"github.com/sluice-qos/sluice/internal/policy"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/redisbus/embedded"
+
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -77,9 +76,9 @@ func send(t *testing.T, addr, command string) {
 
 // open waits for a Redis that is slow, as on a busy machine: only one that is gone is
 // an error.
-func open(t testing.TB, addr string, shards int) *bus.Bus {
+func open(t testing.TB, addr string, shards int) *redisbus.Bus {
 	t.Helper()
-	b, err := bus.Open(bus.Options{Addresses: []string{addr}, Shards: shards, Timeout: proctest.Patience})
+	b, err := redisbus.Open(redisbus.Options{Addresses: []string{addr}, Shards: shards, Timeout: testkit.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +103,7 @@ func newGenerator(t testing.TB, addr, name string, change func(*Options)) *gener
 		file: filepath.Join(t.TempDir(), "limits.yaml"), registry: prometheus.NewPedanticRegistry(), ended: make(chan struct{}),
 	}
 	g.write(t, tenGets)
-	watcher, err := limitwatch.New(g.file, slog.New(slog.DiscardHandler), g.registry)
+	watcher, err := WatchLimits(g.file, slog.New(slog.DiscardHandler), g.registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,14 +138,14 @@ func (g *generator) wait(t *testing.T) error {
 	select {
 	case <-g.ended:
 		return g.err
-	case <-time.After(proctest.Patience):
-		t.Fatalf("Run did not end within %v", proctest.Patience)
+	case <-time.After(testkit.Patience):
+		t.Fatalf("Run did not end within %v", testkit.Patience)
 		return nil
 	}
 }
 
 // observe takes an event of one that does not run, and sendPolicies sends what follows, both as a round does.
-func (g *generator) observe(now time.Time, e bus.Event) {
+func (g *generator) observe(now time.Time, e redisbus.Event) {
 	g.Polygen.observe(now, e)
 	g.showEvent(now, e)
 }
@@ -167,13 +166,13 @@ func (g *generator) write(t testing.TB, text string) {
 // pretend has one that does not run lead, or be a standby, whatever Redis says.
 func (g *generator) pretend(leads bool) {
 	if g.lead.Store(nil); leads {
-		g.lead.Store(&lead{leader: bus.Leader{Name: g.candidate}, until: time.Now().Add(time.Hour)})
+		g.lead.Store(&lead{leader: redisbus.Leader{Name: g.candidate}, until: time.Now().Add(time.Hour)})
 	}
 }
 
 func (g *generator) awaitLead(t *testing.T) *generator {
 	t.Helper()
-	proctest.Eventually(t, g.options.Name+" leads", func() error {
+	testkit.Eventually(t, g.options.Name+" leads", func() error {
 		if !g.leads() {
 			return errors.New("it does not")
 		}
@@ -186,10 +185,10 @@ func (g *generator) awaitLead(t *testing.T) *generator {
 // polygen says.
 type agents struct {
 	t   *testing.T
-	bus *bus.Bus
+	bus *redisbus.Bus
 
 	mu    sync.Mutex
-	heard []policy.Message
+	heard []redisbus.Message
 }
 
 func startAgents(t *testing.T, addr string) *agents {
@@ -197,22 +196,22 @@ func startAgents(t *testing.T, addr string) *agents {
 	return startAgentsOn(t, open(t, addr, 1))
 }
 
-func startAgentsOn(t *testing.T, b *bus.Bus) *agents {
+func startAgentsOn(t *testing.T, b *redisbus.Bus) *agents {
 	t.Helper()
 	a := &agents{t: t, bus: b}
 	ctx, cancel := context.WithCancel(t.Context())
-	hear := func(subscribe func(handle func(bus.Event)) error) {
+	hear := func(subscribe func(handle func(redisbus.Event)) error) {
 		connected, done := make(chan struct{}), make(chan struct{})
 		var once sync.Once
 		go func() {
 			defer close(done)
-			_ = subscribe(func(e bus.Event) {
+			_ = subscribe(func(e redisbus.Event) {
 				a.mu.Lock()
 				defer a.mu.Unlock()
 				switch e := e.(type) {
-				case bus.Connected:
+				case redisbus.Connected:
 					once.Do(func() { close(connected) })
-				case bus.Policies:
+				case redisbus.Policies:
 					a.heard = append(a.heard, e...)
 				}
 			})
@@ -220,15 +219,15 @@ func startAgentsOn(t *testing.T, b *bus.Bus) *agents {
 		t.Cleanup(func() { cancel(); <-done })
 		select {
 		case <-connected:
-		case <-time.After(proctest.Patience):
+		case <-time.After(testkit.Patience):
 			t.Fatal("no subscription")
 		}
 	}
-	hear(func(handle func(bus.Event)) error {
-		return b.Subscribe(ctx, []bus.Channel{bus.PoliciesChannel}, handle)
+	hear(func(handle func(redisbus.Event)) error {
+		return b.Subscribe(ctx, []redisbus.Channel{redisbus.PoliciesChannel}, handle)
 	})
 	for _, instance := range []string{"one", "two"} {
-		hear(func(handle func(bus.Event)) error { return b.SubscribeOwn(ctx, instance, handle) })
+		hear(func(handle func(redisbus.Event)) error { return b.SubscribeOwn(ctx, instance, handle) })
 	}
 	return a
 }
@@ -249,17 +248,17 @@ func (a *agents) use(instance string, counts map[ratelimit.Key]int) (second int6
 }
 
 // about is what was heard of a user, in order.
-func (a *agents) about(user string) []policy.Message {
+func (a *agents) about(user string) []redisbus.Message {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var messages []policy.Message
+	var messages []redisbus.Message
 	for _, m := range a.heard {
 		switch m := m.(type) {
-		case policy.Throttle:
+		case redisbus.Throttle:
 			if m.Key.User == user {
 				messages = append(messages, m)
 			}
-		case policy.Hot:
+		case redisbus.Hot:
 			if m.Key.User == user {
 				messages = append(messages, m)
 			}
@@ -274,7 +273,7 @@ func (a *agents) versions() []string {
 	defer a.mu.Unlock()
 	var versions []string
 	for _, m := range a.heard {
-		if m, ok := m.(policy.Limits); ok {
+		if m, ok := m.(redisbus.Limits); ok {
 			versions = append(versions, m.Version)
 		}
 	}
@@ -288,7 +287,7 @@ func (a *agents) published(text string) {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	proctest.Eventually(a.t, "the limits are published", func() error {
+	testkit.Eventually(a.t, "the limits are published", func() error {
 		published, err := a.bus.Limits(a.t.Context(), 1)
 		if err != nil {
 			return err
@@ -302,17 +301,17 @@ func (a *agents) published(text string) {
 
 // Events of a generator that does not run, beside those of the bus.
 type (
-	tick  time.Duration // the watch of requests in progress is looked at after so long
-	bytes time.Duration // and that of bandwidth
-	file  string        // new limits
-	leads bool
+	tick      time.Duration // the watch of requests in progress is looked at after so long
+	bytesTick time.Duration // and that of bandwidth
+	file      string        // new limits
+	leads     bool
 	// together are events that came meanwhile: what they bring about is sent together
 	together []any
 )
 
 // play is what a polygen sends for events, a millisecond after each other, and when it
 // ended by the clock of the generator.
-func play(t *testing.T, text string, events []any, change func(*Options)) (sent []policy.Message, end time.Time) {
+func play(t *testing.T, text string, events []any, change func(*Options)) (sent []redisbus.Message, end time.Time) {
 	t.Helper()
 	g := newGenerator(t, "127.0.0.1:1", "polygen", change)
 	g.pretend(true)
@@ -328,12 +327,12 @@ func play(t *testing.T, text string, events []any, change func(*Options)) (sent 
 	var do func(any)
 	do = func(e any) {
 		switch e := e.(type) {
-		case bus.Event:
+		case redisbus.Event:
 			g.observe(now, e)
 		case tick:
 			now = now.Add(time.Duration(e))
 			g.tickSlots(now)
-		case bytes:
+		case bytesTick:
 			now = now.Add(time.Duration(e))
 			g.bytes.Tick(now)
 		case file:

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -36,24 +36,24 @@ func benchmarkSpent(b *testing.B, users, agents, serve int) {
 	for i := range keys {
 		keys[i] = ratelimit.Key{Class: "GET", User: fmt.Sprintf("user-%010x", chance.Uint64()>>24)}
 	}
-	g.observe(time.Now(), bus.Registry{Instances: names, Now: time.Now()})
+	g.observe(time.Now(), redisbus.Registry{Instances: names, Now: time.Now()})
 	var reports, policies, plain, packed int
 	var reading time.Duration // of an agent
-	var unpacker policy.Unpacker
+	var unpacker redisbus.Unpacker
 	heap := heapInUse()
 	send := func() {
 		d := g.takeDecisions()
 		all, _ := g.policies(&d)
 		var lines []byte
 		for _, m := range all {
-			lines = policy.Append(lines, m)
+			lines = redisbus.Append(lines, m)
 		}
-		message := string(policy.Pack(lines))
+		message := string(redisbus.Pack(lines))
 		policies, plain, packed = policies+len(all), plain+len(lines), packed+len(message)
 		used := processorTime(b)
 		read, err := unpacker.Unpack(message)
 		if err == nil {
-			_, err = policy.Decode(read)
+			_, err = redisbus.Decode(read)
 		}
 		if err != nil {
 			b.Fatal(err)
@@ -65,17 +65,17 @@ func benchmarkSpent(b *testing.B, users, agents, serve int) {
 		for at := 0; at < users; at += together {
 			now := now.Add(time.Duration(at) * time.Second / time.Duration(users))
 			for ask := range asks {
-				u := bus.Usage{Instance: names[(at/together*serve+(ask+int(now.Unix()))%serve)%agents]}
+				u := redisbus.Usage{Instance: names[(at/together*serve+(ask+int(now.Unix()))%serve)%agents]}
 				for _, k := range keys[at : at+together] {
-					u.Entries = append(u.Entries, bus.UsageEntry{Key: k, Second: now.Unix(), Total: limit - asks + 1 + ask})
+					u.Entries = append(u.Entries, redisbus.UsageEntry{Key: k, Second: now.Unix(), Total: limit - asks + 1 + ask})
 				}
 				reports += together
 				g.observe(now, u)
 			}
 			for of := range serve {
-				s := bus.Starts{Instance: names[(at/together*serve+of)%agents], Span: time.Second}
+				s := redisbus.Starts{Instance: names[(at/together*serve+of)%agents], Span: time.Second}
 				for _, k := range keys[at : at+together] {
-					s.Users = append(s.Users, bus.Started{User: k.User, Starts: 4, Classes: []bus.StartedClass{{Class: "GET", Starts: 4}}})
+					s.Users = append(s.Users, redisbus.Started{User: k.User, Starts: 4, Classes: []redisbus.StartedClass{{Class: "GET", Starts: 4}}})
 				}
 				reports += together
 				g.observe(now, s)

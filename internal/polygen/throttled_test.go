@@ -8,8 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -58,7 +58,7 @@ func TestMetricsOfTheFleet(t *testing.T) {
 	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
 	want := g.set.Load().Version()
 	at := time.Unix(1000, 0)
-	g.observe(at, bus.Registry{Now: at, Instances: []string{"a", "b", "c"}, Versions: map[string]string{"a": want, "b": "other"}})
+	g.observe(at, redisbus.Registry{Now: at, Instances: []string{"a", "b", "c"}, Versions: map[string]string{"a": want, "b": "other"}})
 	if n, behind := testutil.ToFloat64(g.metrics.instances), testutil.ToFloat64(g.metrics.behind); n != 3 || behind != 2 {
 		t.Errorf("%v instances, %v behind, want 3 and 2", n, behind)
 	}
@@ -79,7 +79,7 @@ func TestMetricsOfDecisions(t *testing.T) {
 		t.Errorf("sluice_polygen_limits_info of the new version = %v, want 1 and no other version", got)
 	}
 	now := g.clock.Now()
-	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
+	g.observe(now, redisbus.Usage{Instance: "one", Entries: []redisbus.UsageEntry{
 		{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: now.Unix(), Total: 10},
 	}})
 	g.sendPolicies(t.Context())
@@ -96,7 +96,7 @@ func TestMetricsOfDecisions(t *testing.T) {
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- g.decide(ctx, nil, nil) }()
-	proctest.Eventually(t, "rounds of polygen's loop", func() error {
+	testkit.Eventually(t, "rounds of polygen's loop", func() error {
 		families, err := g.registry.Gather()
 		if err != nil {
 			return err

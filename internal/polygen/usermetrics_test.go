@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -34,7 +34,7 @@ users: {mover: moving, staff: staff}
 `
 
 // metered is a polygen that leads, does not run, and has seen these.
-func metered(t *testing.T, m UserMetrics, events func(now time.Time) []bus.Event) *generator {
+func metered(t *testing.T, m UserMetrics, events func(now time.Time) []redisbus.Event) *generator {
 	t.Helper()
 	g := newGenerator(t, "127.0.0.1:1", "one", func(o *Options) { o.UserMetrics = m })
 	set, err := limitfile.Parse("limits.yaml", []byte(userMetricsLimits))
@@ -52,8 +52,8 @@ func metered(t *testing.T, m UserMetrics, events func(now time.Time) []bus.Event
 
 // A writer to Redis can name a user whom no label can have.
 func TestUserMetricsOfAnOddName(t *testing.T) {
-	g := metered(t, UserMetrics{Top: 5}, func(now time.Time) []bus.Event {
-		return []bus.Event{bus.Demand{{Instance: "a", User: "\xff", Active: 1, Moved: [2]int64{bandwidth.Down: 1}}}}
+	g := metered(t, UserMetrics{Top: 5}, func(now time.Time) []redisbus.Event {
+		return []redisbus.Event{redisbus.Demand{{Instance: "a", User: "\xff", Active: 1, Moved: [2]int64{bandwidth.Down: 1}}}}
 	})
 	if got := g.series(t); len(got) == 0 || !utf8.ValidString(strings.Join(got, "")) {
 		t.Errorf("series %q, want some, in UTF-8", got)
@@ -61,12 +61,12 @@ func TestUserMetricsOfAnOddName(t *testing.T) {
 }
 
 // used is that so many requests were counted in the last second, or in the present window.
-func used(now time.Time, key, class string, w limits.Window, n int) bus.UsageEntry {
+func used(now time.Time, key, class string, w limits.Window, n int) redisbus.UsageEntry {
 	at := now.Unix() - 1
 	if w != limits.Second {
 		at = now.Unix() - now.Unix()%w.Seconds()
 	}
-	return bus.UsageEntry{Key: ratelimit.Key{User: key, Class: class, Window: w}, Second: at, Total: n}
+	return redisbus.UsageEntry{Key: ratelimit.Key{User: key, Class: class, Window: w}, Second: at, Total: n}
 }
 
 // series are the user metrics in the text format, without help and type.
@@ -94,13 +94,13 @@ func (g *generator) series(t *testing.T) []string {
 
 func TestUserMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := metered(t, UserMetrics{Users: []string{"alice", "mover", "never", "staff"}}, func(now time.Time) []bus.Event {
-			return []bus.Event{
-				bus.Usage{Entries: []bus.UsageEntry{
+		g := metered(t, UserMetrics{Users: []string{"alice", "mover", "never", "staff"}}, func(now time.Time) []redisbus.Event {
+			return []redisbus.Event{
+				redisbus.Usage{Entries: []redisbus.UsageEntry{
 					used(now, "alice", "GET", limits.Second, 7), used(now, "alice", "*", limits.Minute, 42),
 					used(now, "bob", "GET", limits.Second, 9),
 				}},
-				bus.Demand{{Instance: "a", User: "mover", Active: 2, Moved: [2]int64{bandwidth.Down: 1000, bandwidth.Up: 50}}},
+				redisbus.Demand{{Instance: "a", User: "mover", Active: 2, Moved: [2]int64{bandwidth.Down: 1000, bandwidth.Up: 50}}},
 			}
 		})
 		second := g.clock.Now().Unix()
@@ -198,8 +198,8 @@ func helpOf(t *testing.T, d *prometheus.Desc) string {
 // The users with most requests have series, and keep them for a while.
 func TestUserMetricsOfTheTop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := metered(t, UserMetrics{Top: 2}, func(now time.Time) []bus.Event {
-			return []bus.Event{bus.Usage{Entries: []bus.UsageEntry{
+		g := metered(t, UserMetrics{Top: 2}, func(now time.Time) []redisbus.Event {
+			return []redisbus.Event{redisbus.Usage{Entries: []redisbus.UsageEntry{
 				used(now, "alice", "GET", limits.Second, 7), used(now, "bob", "GET", limits.Second, 9), used(now, "carol", "GET", limits.Second, 5),
 				used(now, "alan", "GET", limits.Second, 8),
 			}}}
@@ -219,7 +219,7 @@ func TestUserMetricsOfTheTop(t *testing.T) {
 		}
 		// Another one comes; those who were there stay.
 		now := g.clock.Now()
-		g.showEvent(now, bus.Usage{Entries: []bus.UsageEntry{used(now, "dave", "GET", limits.Second, 10)}})
+		g.showEvent(now, redisbus.Usage{Entries: []redisbus.UsageEntry{used(now, "dave", "GET", limits.Second, 10)}})
 		time.Sleep(topFor)
 		want = append(want, `{tier="free",user="dave"} 10`)
 		slices.Sort(want)
@@ -335,12 +335,12 @@ func TestUserMetricsAreBounded(t *testing.T) {
 		for i := range MaxUserMetrics {
 			names = append(names, fmt.Sprintf("named-%d", i))
 		}
-		g := metered(t, UserMetrics{Top: MaxUserMetrics, Users: names}, func(now time.Time) []bus.Event {
-			var usage []bus.UsageEntry
+		g := metered(t, UserMetrics{Top: MaxUserMetrics, Users: names}, func(now time.Time) []redisbus.Event {
+			var usage []redisbus.UsageEntry
 			for i := range 1000 {
 				usage = append(usage, used(now, fmt.Sprintf("u\xff\"}\\%d", i), "GET", limits.Second, i+1))
 			}
-			return []bus.Event{bus.Usage{Entries: usage}}
+			return []redisbus.Event{redisbus.Usage{Entries: usage}}
 		})
 		rows := 0
 		for _, s := range g.series(t) {

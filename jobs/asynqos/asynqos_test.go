@@ -20,7 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/asynqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/redisslots"
@@ -46,7 +46,7 @@ type rig struct {
 	inspector *asynq.Inspector
 	slots     jobs.Slots
 	slotsAddr string
-	slotsProc *proctest.Process
+	slotsProc *testkit.Process
 	redisAddr string
 	reg       *prometheus.Registry
 
@@ -114,8 +114,8 @@ func serve(t testing.TB, redisClient redis.UniversalClient, cfg asynqos.Config, 
 func start(t testing.TB, concurrency int, change func(*asynqos.Config)) *rig {
 	t.Helper()
 	r := &rig{TB: t, reg: prometheus.NewRegistry(), running: map[string]int{}, most: map[string]int{}, held: make(chan struct{})}
-	_, r.redisAddr = proctest.Redis(t)
-	r.slotsProc, r.slotsAddr = proctest.Redis(t)
+	_, r.redisAddr = testkit.Redis(t)
+	r.slotsProc, r.slotsAddr = testkit.Redis(t)
 	redisClient, slotsClient := connect(t, r.redisAddr), connect(t, r.slotsAddr)
 	cfg := configOf(redisClient, slotsClient)
 	cfg.Runner.Registry, cfg.Runner.Logger = r.reg, slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -189,7 +189,7 @@ func (r *rig) enqueue(user, name string, options ...asynq.Option) {
 // runs waits until a task of a user runs. It has its slot then, which one that is active in asynq may have still to get.
 func (r *rig) runs(user string) {
 	r.Helper()
-	proctest.Eventually(r, "a task of "+user+" runs", func() error {
+	testkit.Eventually(r, "a task of "+user+" runs", func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.running[user] != 1 {
@@ -212,7 +212,7 @@ func (r *rig) failedOnPurpose() {
 // state waits until a task has a state, with so many retries spent.
 func (r *rig) state(name string, want asynq.TaskState, retried int) {
 	r.Helper()
-	proctest.Eventually(r, name+" is "+want.String(), func() error {
+	testkit.Eventually(r, name+" is "+want.String(), func() error {
 		info, err := r.inspector.GetTaskInfo(queue, name)
 		if err == nil && (info.State != want || info.Retried != retried) {
 			err = fmt.Errorf("it is %s, with %d retries spent and the error %q, want %d", info.State, info.Retried, info.LastErr, retried)
@@ -343,7 +343,7 @@ func TestSlotsThatCannotBeReached(t *testing.T) {
 		t.Errorf("%d tasks ran uncounted, want none", r.most["ann"])
 	}
 	r.mu.Unlock()
-	proctest.RedisAt(t, r.slotsAddr)
+	testkit.RedisAt(t, r.slotsAddr)
 	r.state("plain", asynq.TaskStateCompleted, 0)
 	r.state("last attempt", asynq.TaskStateCompleted, 0)
 }
@@ -444,15 +444,15 @@ func runWorker(addrs string) {
 // The slot of a worker that was killed is free when its lease is over, and the task that waits for it comes then,
 // though nobody gave the slot back.
 func TestAKilledWorkersSlotIsFreeAfterItsLease(t *testing.T) {
-	_, queueAddr := proctest.Redis(t)
-	_, slotsAddr := proctest.Redis(t)
-	worker := proctest.Start(t, []string{workerEnv + "=" + queueAddr + " " + slotsAddr}, os.Args[0])
+	_, queueAddr := testkit.Redis(t)
+	_, slotsAddr := testkit.Redis(t)
+	worker := testkit.Start(t, []string{workerEnv + "=" + queueAddr + " " + slotsAddr}, os.Args[0])
 	redisClient, slotsClient := connect(t, queueAddr), connect(t, slotsAddr)
 	r := &rig{TB: t, running: map[string]int{}, most: map[string]int{}, client: asynq.NewClientFromRedisClient(redisClient), inspector: asynq.NewInspectorFromRedisClient(redisClient)}
 	r.enqueue("ann", "of the dead", asynq.MaxRetry(3))
 	r.state("of the dead", asynq.TaskStateActive, 0)
 	cfg := configOf(redisClient, slotsClient)
-	proctest.Eventually(t, "it has its slot", func() error {
+	testkit.Eventually(t, "it has its slot", func() error {
 		if usage, err := cfg.Runner.Slots.User(t.Context(), "ann"); err != nil || len(usage.Held) != 1 {
 			return fmt.Errorf("%+v, %v", usage, err)
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // The figures that the documents state: go test -run '^$' -bench . -benchtime 1x
@@ -21,7 +21,7 @@ func backends(b *testing.B, bench func(b *testing.B, o fleetOptions)) {
 		b.Run(backend, func(b *testing.B) {
 			o := fleetOptions{Lease: 3 * time.Second, Workers: 5}
 			if backend == "redis" {
-				_, o.Redis = proctest.Redis(b)
+				_, o.Redis = testkit.Redis(b)
 			}
 			bench(b, o)
 		})

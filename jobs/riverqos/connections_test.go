@@ -14,7 +14,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -33,7 +33,7 @@ func inserter(t *testing.T, options string) (r *rig, pool *pgxpool.Pool, fair *r
 	if err != nil {
 		t.Fatal(err)
 	}
-	fair.SetCountTimeout(proctest.Patience)
+	fair.SetCountTimeout(testkit.Patience)
 	if client, err = river.NewClient(riverpgxv5.New(pool), &river.Config{Middleware: fair.Middleware(), Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestInsertsAtATimeDoNotWaitForEachOther(t *testing.T) {
 
 	// Run needs no second one either.
 	stop := running(t, fair)
-	proctest.Eventually(t, "it sweeps", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
+	testkit.Eventually(t, "it sweeps", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
 	stop()
 }
 
@@ -115,10 +115,10 @@ func TestRunEndsWithItsConnections(t *testing.T) {
 		if _, err := client.Insert(t.Context(), task{User: "ann"}, nil); err != nil { // which counts by one of them
 			t.Fatal(err)
 		}
-		proctest.Eventually(t, "it has connections of its own", connections(true))
+		testkit.Eventually(t, "it has connections of its own", connections(true))
 		stop()
-		proctest.Eventually(t, "they are closed", connections(false))
-		proctest.Eventually(t, "its goroutines end", func() error {
+		testkit.Eventually(t, "they are closed", connections(false))
+		testkit.Eventually(t, "its goroutines end", func() error {
 			if after := watchers(); after > before {
 				return fmt.Errorf("%d pools are watched, and %d before", after, before)
 			}

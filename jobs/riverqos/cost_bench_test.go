@@ -18,7 +18,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
@@ -62,7 +62,7 @@ func slotsFor(b *testing.B, backend, dsn string) (slots jobs.Slots, redis int) {
 	b.Helper()
 	switch backend {
 	case "redis":
-		process, addr := proctest.Redis(b)
+		process, addr := testkit.Redis(b)
 		return redisslots.New(redisOf(addr, "")), process.Pid()
 	case "postgres":
 		config, err := pgxpool.ParseConfig(dsn)
@@ -142,7 +142,7 @@ func (c *costs) processors() map[int]time.Duration {
 	used := map[int]time.Duration{}
 	for _, pid := range pids {
 		// One that has ended since has used next to nothing: its connection was not in a pool.
-		if took, err := proctest.CPUOf(pid); err == nil {
+		if took, err := testkit.CPUOf(pid); err == nil {
 			used[pid] = took
 		}
 	}
@@ -156,7 +156,7 @@ func (c *costs) run(client *river.Client[pgx.Tx], until func() error) time.Durat
 	if err := client.Start(context.Background()); err != nil {
 		c.Fatal(err)
 	}
-	if err := proctest.Poll(5*time.Minute, until); err != nil {
+	if err := testkit.Poll(5*time.Minute, until); err != nil {
 		c.Fatal(err)
 	}
 	took := time.Since(began)
@@ -340,7 +340,7 @@ func BenchmarkManyParked(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				if err := proctest.Poll(time.Minute, func() error {
+				if err := testkit.Poll(time.Minute, func() error {
 					if done := c.done.Load(); done != 100 {
 						return fmt.Errorf("%d jobs are done, want 100", done)
 					}

@@ -10,7 +10,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -80,7 +80,7 @@ func TestDedicatedWorkers(t *testing.T) {
 			more := insert(2, "emma", "gate")
 			r.runs("emma", 2)
 			more = append(more, r.insert(1, task{User: "emma"}, "slow_scheduled")...)
-			proctest.Eventually(t, "the job of another queue is refused a slot", func() error {
+			testkit.Eventually(t, "the job of another queue is refused a slot", func() error {
 				if n := len(r.usage("emma").Parked); n != 1 {
 					return fmt.Errorf("%d are parked, want 1", n)
 				}

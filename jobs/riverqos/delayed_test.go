@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/riverqueue/river"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -40,9 +40,9 @@ func TestEachDelayedJobIsCountedOnce(t *testing.T) {
 			r := start(t, options...)
 			ids := r.insert(4, task{User: "ann", Do: "hang"}, "slow_default")
 			r.runs("ann", 1)
-			proctest.Eventually(t, "three are counted", func() error { return r.delayed("default", 3) })
+			testkit.Eventually(t, "three are counted", func() error { return r.delayed("default", 3) })
 			if strings.HasPrefix(name, "snoozed") {
-				proctest.Eventually(t, "they have snoozed several times", func() error {
+				testkit.Eventually(t, "they have snoozed several times", func() error {
 					if n := r.value("sluice_jobs_snoozes_total", "free"); n < 10 {
 						return fmt.Errorf("%v times", n)
 					}
@@ -71,7 +71,7 @@ func TestDelayedJobsOfInsertManyFastAreCounted(t *testing.T) {
 	if err := r.delayed("default", 3); err != nil {
 		t.Error(err)
 	}
-	proctest.Eventually(t, "all are done", func() error {
+	testkit.Eventually(t, "all are done", func() error {
 		if got := r.states()["completed"]; got != len(params) {
 			return fmt.Errorf("%d are", got)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/riverqueue/river"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // depthBecomes counts until the series say so much of each "queue state", and 0 of all other
@@ -23,7 +23,7 @@ func (r *rig) depthBecomes(jobs map[string]int, queues ...string) {
 			want += fmt.Sprintf("sluice_jobs_depth{queue=%q,state=%q} %d\n", queue, state, jobs[queue+" "+state])
 		}
 	}
-	proctest.Eventually(r, "the depth", func() error {
+	testkit.Eventually(r, "the depth", func() error {
 		if err := r.fair.CountDepth(context.Background()); err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -79,7 +79,7 @@ func TestTwentyFourJobsOfFourUsers(t *testing.T) {
 				t.Errorf("a job spent %d attempts, want 1", n)
 			}
 			if c.ordered {
-				proctest.Eventually(t, "River has written that all ended", func() error {
+				testkit.Eventually(t, "River has written that all ended", func() error {
 					if got := r.states()["completed"]; got != 24 {
 						return fmt.Errorf("%d jobs are completed, want 24", got)
 					}

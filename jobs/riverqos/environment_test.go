@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
@@ -45,9 +45,9 @@ func TestFromTheEnvironmentToADelayedJob(t *testing.T) {
 			}
 			var cache *jobs.Cache
 			r := start(t, func(cfg *riverqos.Config, rc *river.Config) {
-				cache = jobs.NewCache(jobs.Query(cfg.Pool.QueryRow, "SELECT tier FROM users WHERE id = $1"), jobs.CacheConfig{Timeout: proctest.Patience})
+				cache = jobs.NewCache(jobs.Query(cfg.Pool.QueryRow, "SELECT tier FROM users WHERE id = $1"), jobs.CacheConfig{Timeout: testkit.Patience})
 				createUsers(t, cfg.Pool)
-				cfg.Tiers = jobs.NamedTiers{File: jobs.FileTiers{Totals: env.Totals}, Record: cache.Record, Timeout: proctest.Patience}
+				cfg.Tiers = jobs.NamedTiers{File: jobs.FileTiers{Totals: env.Totals}, Record: cache.Record, Timeout: testkit.Patience}
 				cfg.Slots = pgslots.New(cfg.Pool, "")
 				cfg.Mode, cfg.Ungated, cfg.Disabled, cfg.Snooze, cfg.SnoozeJitter = c.mode, c.ungated, !env.Enabled, env.Snooze, env.Jitter
 				rc.Queues, rc.FetchPollInterval = riverqos.QueueConfigs(queues), river.FetchCooldownDefault
@@ -85,7 +85,7 @@ func TestFromTheEnvironmentToADelayedJob(t *testing.T) {
 					t.Errorf("%d jobs are delayed, want %d", got, delayed)
 				}
 			case riverqos.Snooze:
-				proctest.Eventually(t, "the others sleep", func() error {
+				testkit.Eventually(t, "the others sleep", func() error {
 					var slept int
 					err := r.pool.QueryRow(context.Background(), "SELECT count(*) FROM river_job WHERE (metadata->>'snoozes')::int > 0").Scan(&slept)
 					if err == nil && slept != delayed {

@@ -11,7 +11,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -144,7 +144,7 @@ func TestTheSlotIsGivenBackHoweverAJobEnds(t *testing.T) {
 				r.insert(1, task{User: "ann", Do: c.do}, "slow_default")
 				r.finished(r.insert(3, task{User: "ann"}, "slow_default"))
 				r.atMost("ann", 1)
-				proctest.Eventually(t, "it is over", func() error {
+				testkit.Eventually(t, "it is over", func() error {
 					if got := r.states(); got[c.state] == 0 {
 						return fmt.Errorf("states are %v, want one that is %s", got, c.state)
 					}
@@ -173,7 +173,7 @@ func TestAnOutageOfTheSlotsCostsNoAttempt(t *testing.T) {
 	r.runs("ann", 1)
 	broken.down.Store(true)
 	others := r.insert(2, task{User: "bob"}, "slow_default")
-	proctest.Eventually(t, "a job is refused", func() error { return r.counted("sluice_jobs_refused_total", "unreachable") })
+	testkit.Eventually(t, "a job is refused", func() error { return r.counted("sluice_jobs_refused_total", "unreachable") })
 	close(r.gate("hang")) // its slot cannot be given back now
 	r.finished(held)
 	more := r.insert(1, task{User: "ann"}, "slow_default")

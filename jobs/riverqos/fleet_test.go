@@ -14,7 +14,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 )
 
@@ -23,7 +23,7 @@ type fleet struct {
 	testing.TB
 	pool    *pgxpool.Pool
 	client  *river.Client[pgx.Tx]
-	workers []*proctest.Process
+	workers []*testkit.Process
 }
 
 func startFleet(t testing.TB, n int, o fleetOptions) *fleet {
@@ -47,10 +47,10 @@ func startFleet(t testing.TB, n int, o fleetOptions) *fleet {
 		t.Fatal(err)
 	}
 	for range n {
-		f.workers = append(f.workers, proctest.Start(t, []string{o.String()}, os.Args[0]))
+		f.workers = append(f.workers, testkit.Start(t, []string{o.String()}, os.Args[0]))
 	}
 	for _, p := range f.workers {
-		proctest.Eventually(t, "a worker is ready", func() error {
+		testkit.Eventually(t, "a worker is ready", func() error {
 			if !strings.Contains(p.Output(), "ready") {
 				return fmt.Errorf("it printed %q", p.Output())
 			}
@@ -74,7 +74,7 @@ func (f *fleet) insert(n int, user string, d time.Duration) {
 // asks waits until a number that SQL finds is as wanted.
 func (f *fleet) asks(what, sql string, want int, args ...any) {
 	f.Helper()
-	proctest.Eventually(f, what, func() error {
+	testkit.Eventually(f, what, func() error {
 		if got := f.ask(sql, args...); got != want {
 			return fmt.Errorf("it is %d, want %d", got, want)
 		}
@@ -105,7 +105,7 @@ func TestManyProcesses(t *testing.T) {
 			t.Parallel()
 			o := fleetOptions{Lease: 10 * time.Second, Workers: 5} // longer than workers stall on a busy machine
 			if backend == "redis" {
-				_, o.Redis = proctest.Redis(t)
+				_, o.Redis = testkit.Redis(t)
 			}
 			f := startFleet(t, 3, o)
 			f.insert(10, "free", 50*time.Millisecond)

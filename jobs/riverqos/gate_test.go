@@ -15,7 +15,7 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -205,7 +205,7 @@ func TestTheSweepClosesTheGateBehindACrowd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "the gate is closed", func() error {
+	testkit.Eventually(t, "the gate is closed", func() error {
 		if got := r.states(); got["gated"] != 499 || got["available"] != 1 {
 			return fmt.Errorf("states are %v, want 499 gated, 1 available", got)
 		}
@@ -222,7 +222,7 @@ func TestGatedJobsArePutOff(t *testing.T) {
 	if _, err := r.pool.Exec(context.Background(), "UPDATE river_job SET scheduled_at = now() + interval '27 s' WHERE state = 'scheduled'"); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "they are put off", func() error {
+	testkit.Eventually(t, "they are put off", func() error {
 		var n int
 		err := r.pool.QueryRow(context.Background(), "SELECT count(*) FROM river_job WHERE state = 'scheduled' AND scheduled_at < now() + interval '30 s'").Scan(&n)
 		if err == nil && n > 0 {
@@ -245,7 +245,7 @@ func TestAParkedJobThatCameByItselfIsParkedNoMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.finished(r.insert(1, task{}, "slow_default")) // announces the queue
-	proctest.Eventually(t, "it sleeps", func() error {
+	testkit.Eventually(t, "it sleeps", func() error {
 		if got := r.states(); got["scheduled"] != 1 || got["parked"] != 0 {
 			return fmt.Errorf("states are %v, want one that is scheduled", got)
 		}
@@ -258,7 +258,7 @@ func TestDisabledLetsEverythingGo(t *testing.T) {
 	ids := r.insert(4, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
 	was := r.client
-	stopping, cancel := context.WithTimeout(context.Background(), proctest.Patience)
+	stopping, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	if err := was.StopAndCancel(stopping); err != nil { // it would park jobs, for which nobody sweeps here
 		t.Fatal(err)
@@ -267,7 +267,7 @@ func TestDisabledLetsEverythingGo(t *testing.T) {
 	if was == r.client {
 		t.Fatal("there is no second worker")
 	}
-	proctest.Eventually(t, "jobs are let go", func() error {
+	testkit.Eventually(t, "jobs are let go", func() error {
 		if got := r.states(); got["gated"] != 0 {
 			return fmt.Errorf("states are %v, want none gated", got)
 		}
@@ -318,7 +318,7 @@ func TestASlotGoesOnWhenTheParkedJobIsGone(t *testing.T) {
 // inLine waits until so many of a user's jobs are parked, in River's table as well.
 func (r *rig) inLine(user string, n int) {
 	r.Helper()
-	proctest.Eventually(r, "jobs are parked", func() error {
+	testkit.Eventually(r, "jobs are parked", func() error {
 		if got, in := len(r.usage(user).Parked), r.states()["parked"]; got != n || in != n {
 			return fmt.Errorf("%d in the line and %d in the table, want %d", got, in, n)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river/rivertype"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -35,7 +35,7 @@ func (r *rig) lock(id int64) (unlock func()) {
 
 func (r *rig) completed(id int64) {
 	r.Helper()
-	proctest.Eventually(r, "a job is completed", func() error {
+	testkit.Eventually(r, "a job is completed", func() error {
 		row, err := r.client.JobGet(context.Background(), id)
 		if err == nil && row.State != rivertype.JobStateCompleted {
 			err = fmt.Errorf("it is %s", row.State)
@@ -62,7 +62,7 @@ func TestALockedJobHoldsUpNoSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer running(t, fair)()
-	proctest.Eventually(t, "the sweep finds it locked, twice", func() error {
+	testkit.Eventually(t, "the sweep finds it locked, twice", func() error {
 		if n := r.value("sluice_jobs_wakes_total", "early"); n < 2 {
 			return fmt.Errorf("%v times so far", n)
 		}

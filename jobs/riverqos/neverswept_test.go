@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -44,7 +44,7 @@ func TestAProcessThatNeverSwept(t *testing.T) {
 	})
 	defer ran.Wait()
 	defer cancel()
-	proctest.Eventually(t, "a sweep fails", func() error { return r.counted(name, "error") })
+	testkit.Eventually(t, "a sweep fails", func() error { return r.counted(name, "error") })
 	if n, err := testutil.GatherAndCount(r.reg, name); err != nil || n != 2 || r.value(name, "done") != 0 {
 		t.Errorf("%d series of sweeps, %v, %v of them done, want 2 (done, error) and none", n, err, r.value(name, "done"))
 	}

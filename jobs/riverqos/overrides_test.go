@@ -15,7 +15,7 @@ import (
 
 	"github.com/riverqueue/river"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/redislimits"
@@ -33,17 +33,17 @@ type operated struct {
 // worker. The tier free has one job at a time.
 func startOperated(t testing.TB) *operated {
 	t.Helper()
-	o := &operated{commands: t.TempDir(), admin: proctest.FreeAddr(t)}
+	o := &operated{commands: t.TempDir(), admin: testkit.FreeAddr(t)}
 	build := exec.Command("go", "build", "-trimpath", "-o", o.commands, "github.com/sluice-qos/sluice/cmd/polygen", "github.com/sluice-qos/sluice/cmd/sluice")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the commands: %v\n%s", err, out)
 	}
-	_, addr := proctest.RedisWithUsers(t)
+	_, addr := testkit.RedisWithUsers(t)
 	file := filepath.Join(t.TempDir(), "limits.yaml")
 	if err := os.WriteFile(file, []byte("version: 1\ndefault_tier: free\ntiers: {free: {jobs: 1}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Start(t, []string{"SLUICE_REDIS_PASSWORD=sluice-polygen"}, filepath.Join(o.commands, "polygen"),
+	testkit.Start(t, []string{"SLUICE_REDIS_PASSWORD=sluice-polygen"}, filepath.Join(o.commands, "polygen"),
 		"--limits", file, "--redis", addr, "--redis-user", "sluice-polygen", "--admin", o.admin)
 
 	client := redisOf(addr, "sluice-jobs")
@@ -54,7 +54,7 @@ func startOperated(t testing.TB) *operated {
 	following.Go(func() { _ = published.Run(ctx) })
 	t.Cleanup(func() { cancel(); following.Wait() })
 	o.tiers = jobs.FileTiers{Set: published.Set}
-	proctest.Eventually(t, "the published limits are read", func() error {
+	testkit.Eventually(t, "the published limits are read", func() error {
 		if published.Set() == nil {
 			return errors.New("they are not")
 		}
@@ -72,7 +72,7 @@ func (o *operated) override(args ...string) {
 	o.Helper()
 	args = append([]string{"override", "--admin", o.admin}, args...)
 	// Until polygen serves: it has to read the overrides that there are from Redis first.
-	proctest.Eventually(o, "sluice override", func() error {
+	testkit.Eventually(o, "sluice override", func() error {
 		if out, err := exec.Command(filepath.Join(o.commands, "sluice"), args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -83,7 +83,7 @@ func (o *operated) override(args ...string) {
 // may waits until a user may run so many jobs at a time.
 func (o *operated) may(user string, total int) {
 	o.Helper()
-	proctest.Eventually(o, "the limit", func() error {
+	testkit.Eventually(o, "the limit", func() error {
 		if tier, err := o.tiers.Tier(context.Background(), user); err != nil || tier.Limits.Total != total {
 			return fmt.Errorf("Tier(%s) = %+v, %v, want a total of %d", user, tier, err, total)
 		}

@@ -19,14 +19,14 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
 
-	"github.com/sluice-qos/sluice/internal/pgserver"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
+
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
 )
 
-var server *pgserver.Server
+var server *testkit.PostgresServer
 
 // skipIfShort leaves a slow test to make test-postgres.
 func skipIfShort(t *testing.T) {
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) int {
 	var err error
-	if server, err = pgserver.Start(); err != nil {
+	if server, err = testkit.StartPostgres(); err != nil {
 		log.Print(err)
 		return 1
 	}
@@ -204,7 +204,7 @@ func startThroughPgBouncer(t testing.TB, options ...option) *rig {
 	r := newRig(t)
 	_, r.dsn = fresh(t)
 	var err error
-	if r.pool, err = pgxpool.New(context.Background(), proctest.PgBouncer(t, r.dsn)); err != nil {
+	if r.pool, err = pgxpool.New(context.Background(), testkit.PgBouncer(t, r.dsn)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.pool.Close)
@@ -240,7 +240,7 @@ func (r *rig) startWorker(options ...option) {
 	if r.fair, err = riverqos.New(cfg); err != nil {
 		r.Fatal(err)
 	}
-	r.fair.SetCountTimeout(proctest.Patience) // or what a slow machine does not count is not held back
+	r.fair.SetCountTimeout(testkit.Patience) // or what a slow machine does not count is not held back
 	// A test's own comes first, and is told what River is.
 	rcfg.Middleware = append(rcfg.Middleware, r.fair.Middleware()...)
 	if r.client, err = river.NewClient(riverpgxv5.New(r.pool), rcfg); err != nil {
@@ -258,7 +258,7 @@ func (r *rig) startWorker(options ...option) {
 	}
 	client := r.client
 	r.Cleanup(func() {
-		stop, stopped := context.WithTimeout(context.Background(), proctest.Patience)
+		stop, stopped := context.WithTimeout(context.Background(), testkit.Patience)
 		defer stopped()
 		if err := client.StopAndCancel(stop); err != nil {
 			r.Errorf("StopAndCancel() = %v", err)
@@ -340,7 +340,7 @@ func (r *rig) insert(n int, args task, queue string) []int64 {
 // finished waits until jobs are done.
 func (r *rig) finished(ids []int64) {
 	r.Helper()
-	proctest.Eventually(r, "jobs are done", func() error {
+	testkit.Eventually(r, "jobs are done", func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for i, id := range ids {
@@ -355,7 +355,7 @@ func (r *rig) finished(ids []int64) {
 // runs waits until a number of a user's jobs run.
 func (r *rig) runs(user string, n int) {
 	r.Helper()
-	proctest.Eventually(r, "jobs run", func() error {
+	testkit.Eventually(r, "jobs run", func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.running[user] != n {
@@ -445,7 +445,7 @@ func (r *rig) counted(name, label string) error {
 // afterTheOnlySweep waits until the first sweep is over, done or failed: a busy database may not answer it in time.
 func (r *rig) afterTheOnlySweep() {
 	r.Helper()
-	proctest.Eventually(r, "the only sweep is over", func() error {
+	testkit.Eventually(r, "the only sweep is over", func() error {
 		if err := r.counted("sluice_jobs_sweeps_total", "error"); err == nil {
 			return nil
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -134,8 +134,8 @@ func running(t testing.TB, fair *riverqos.Fairness) (stop func()) {
 			if err != nil {
 				t.Errorf("Run() = %v", err)
 			}
-		case <-time.After(proctest.Patience):
-			t.Errorf("Run has not returned %v after its context's end", proctest.Patience)
+		case <-time.After(testkit.Patience):
+			t.Errorf("Run has not returned %v after its context's end", testkit.Patience)
 		}
 	})
 }
@@ -172,7 +172,7 @@ func gatedIn(t *testing.T, pool *pgxpool.Pool, user string) (id int64) {
 
 func isAvailable(t *testing.T, pool *pgxpool.Pool, id int64) {
 	t.Helper()
-	proctest.Eventually(t, "a job is let through", func() error {
+	testkit.Eventually(t, "a job is let through", func() error {
 		var state string
 		err := pool.QueryRow(t.Context(), "SELECT state::text FROM river_job WHERE id = $1", id).Scan(&state)
 		if err == nil && state != "available" {
@@ -200,7 +200,7 @@ func TestADatabaseThatWasSilentIsSweptAgain(t *testing.T) {
 			defer stop()
 			isAvailable(t, pool, gatedIn(t, pool, "ann"))
 			h.silence()
-			proctest.Eventually(t, "it is noticed", func() error {
+			testkit.Eventually(t, "it is noticed", func() error {
 				if r.value("sluice_jobs_sweeps_total", "error")+r.value("sluice_jobs_errors_total", "ungate") == 0 {
 					return fmt.Errorf("no error is counted")
 				}
@@ -219,7 +219,7 @@ func TestRunEndsWhileTheDatabaseIsSilent(t *testing.T) {
 	r := &rig{TB: t, reg: prometheus.NewRegistry()}
 	h, fair, _ := behind(t, riverqos.Config{Registry: r.reg}.SweptEvery(time.Second))
 	stop := running(t, fair)
-	proctest.Eventually(t, "it sweeps", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
+	testkit.Eventually(t, "it sweeps", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
 	h.silence()
 	stop()
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/riverqueue/river"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -28,7 +28,7 @@ func TestATenantsJobOfOneServiceDoesNotHoldUpTheOthers(t *testing.T) {
 	fromFile := jobs.FileTiers{Set: file.Set}
 	users, _ := fresh(t)
 	createTenants(t, users, "('umbrella', NULL, 'unlimited', '{\"*\": 1}')")
-	fromDatabase := jobs.NamedTiers{Record: jobs.NewCache(jobs.QueryRecord(users.QueryRow, tenantQuery), jobs.CacheConfig{Timeout: proctest.Patience}).Record, Timeout: proctest.Patience}
+	fromDatabase := jobs.NamedTiers{Record: jobs.NewCache(jobs.QueryRecord(users.QueryRow, tenantQuery), jobs.CacheConfig{Timeout: testkit.Patience}).Record, Timeout: testkit.Patience}
 	for _, c := range []struct {
 		name    string
 		tiers   jobs.Tiers
@@ -121,7 +121,7 @@ func TestTheLastRecordCountsWhileItsDatabaseIsAway(t *testing.T) {
 	cache := jobs.NewCache(jobs.QueryRecord(silent.QueryRow, tenantQuery), jobs.CacheConfig{TTL: 1, Retry: 1, Timeout: time.Second})
 	tiers := jobs.NamedTiers{Record: cache.Record}
 	want := jobs.Tier{Name: "pro", Class: jobs.Priority, Limits: jobs.Limits{Total: 2, EachQueue: 1, Queues: map[string]int{"slow": 2}}}
-	proctest.Eventually(t, "the record is known", func() error {
+	testkit.Eventually(t, "the record is known", func() error {
 		if got, err := tiers.Tier(t.Context(), "ann"); err != nil || !reflect.DeepEqual(got, want) {
 			return fmt.Errorf("Tier = %+v, %v, want %+v", got, err, want)
 		}

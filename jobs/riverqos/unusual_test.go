@@ -18,7 +18,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -127,7 +127,7 @@ func TestTiersThatHangDoNotBlockASweepForEachUser(t *testing.T) {
 			}
 			h.hang.Store(true)
 			stop := running(t, fair)
-			proctest.Eventually(t, "a sweep is done", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
+			testkit.Eventually(t, "a sweep is done", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
 			stop()
 			if got := h.waits.Load(); got != 1 {
 				t.Errorf("a sweep of 6 users waited for %d of their tiers, want 1", got)
@@ -223,13 +223,13 @@ func TestASweepThatFailsForAUserGoesOn(t *testing.T) {
 				Pool: pool, Slots: slots, Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
 					return jobs.Tier{Limits: jobs.Limits{Total: 2}}, nil // raised
 				}), User: riverqos.FromArgs("user"), Registry: r.reg,
-			}.SweptEvery(time.Hour).AnsweredWithin(proctest.Patience)) // the next sweep would be in an hour
+			}.SweptEvery(time.Hour).AnsweredWithin(testkit.Patience)) // the next sweep would be in an hour
 			if err != nil {
 				t.Fatal(err)
 			}
 			stop := running(t, fair)
 			result := map[bool]string{false: "done", true: "error"}[c.ends]
-			proctest.Eventually(t, "a sweep is "+result, func() error { return r.counted("sluice_jobs_sweeps_total", result) })
+			testkit.Eventually(t, "a sweep is "+result, func() error { return r.counted("sluice_jobs_sweeps_total", result) })
 			stop()
 			if got := r.value("sluice_jobs_errors_total", "sweep"); int(got) != c.fails {
 				t.Errorf("%v failures are noted, want %d", got, c.fails)
@@ -290,12 +290,12 @@ func TestASweepChangesAnyNumberOfJobs(t *testing.T) {
 				Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
 					return jobs.Tier{Limits: jobs.Limits{Total: c.limit}}, nil
 				}),
-			}.SweptEvery(time.Hour).AnsweredWithin(proctest.Patience)) // the next sweep would be in an hour
+			}.SweptEvery(time.Hour).AnsweredWithin(testkit.Patience)) // the next sweep would be in an hour
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer running(t, fair)()
-			if err := proctest.Poll(3*proctest.Patience, func() error { return r.counted("sluice_jobs_sweeps_total", "done") }); err != nil {
+			if err := testkit.Poll(3*testkit.Patience, func() error { return r.counted("sluice_jobs_sweeps_total", "done") }); err != nil {
 				t.Fatalf("a sweep is done: %v", err)
 			}
 			if got := r.states(); !maps.Equal(got, c.want) {

@@ -11,7 +11,7 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -26,7 +26,7 @@ func byHand(t *testing.T) (r *rig, other *riverqos.Fairness) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.SetCountTimeout(proctest.Patience)
+		f.SetCountTimeout(testkit.Patience)
 		return f
 	}
 	r.fair, other = process(), process()
@@ -166,12 +166,12 @@ func TestASweepDoesNotUndoTheEndOfALockedJob(t *testing.T) {
 
 	stop := running(t, r.fair)
 	defer func() { stop() }()
-	proctest.Eventually(t, "the job is let through again", func() error { return r.is(ids[1], rivertype.JobStateAvailable) })
+	testkit.Eventually(t, "the job is let through again", func() error { return r.is(ids[1], rivertype.JobStateAvailable) })
 	r.works(other, ids[1], func() {})
-	proctest.Eventually(t, "the next one is, too", func() error { return r.is(ids[2], rivertype.JobStateAvailable) })
+	testkit.Eventually(t, "the next one is, too", func() error { return r.is(ids[2], rivertype.JobStateAvailable) })
 
 	unlock()
-	proctest.Eventually(t, "the end is forgotten", func() error {
+	testkit.Eventually(t, "the end is forgotten", func() error {
 		if n := r.fair.Unwritten(); n != 0 {
 			return fmt.Errorf("%d are remembered", n)
 		}

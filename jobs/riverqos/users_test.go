@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/riverqueue/river"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
@@ -31,7 +31,7 @@ func withEachBackEnd(t *testing.T, test func(t *testing.T, in option)) {
 		t.Run(backend, func(t *testing.T) {
 			var o fleetOptions
 			if backend == "redis" {
-				_, o.Redis = proctest.Redis(t)
+				_, o.Redis = testkit.Redis(t)
 			}
 			test(t, func(c *riverqos.Config, _ *river.Config) {
 				fleet, err := o.config(context.Background(), c.Pool)
@@ -47,7 +47,7 @@ func withEachBackEnd(t *testing.T, test func(t *testing.T, in option)) {
 // lists asks the handler for users. Lists are good for a second, so it asks until one is as wanted.
 func (r *rig) lists(n int, want ...workerapi.UserJobs) (list workerapi.UserList) {
 	r.Helper()
-	proctest.Eventually(r, "the list of users", func() error {
+	testkit.Eventually(r, "the list of users", func() error {
 		w := httptest.NewRecorder()
 		r.fair.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, fmt.Sprintf("/jobs?n=%d", n), nil))
 		list = workerapi.UserList{}

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/riverqueue/river"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
@@ -25,7 +25,7 @@ import (
 func (r *rig) explain(id int64, state string) workerapi.Why {
 	r.Helper()
 	var why workerapi.Why
-	proctest.Eventually(r, "the job's state", func() error {
+	testkit.Eventually(r, "the job's state", func() error {
 		w := httptest.NewRecorder()
 		r.fair.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, fmt.Sprintf("/jobs/%d", id), nil))
 		if w.Code != http.StatusOK {
@@ -126,7 +126,7 @@ func TestMetrics(t *testing.T) {
 	for _, m := range [][2]string{
 		{"sluice_jobs_running", "free"}, {"sluice_jobs_refused_total", "total"}, {"sluice_jobs_sweeps_total", "done"},
 	} {
-		proctest.Eventually(t, "it is counted", func() error { return r.counted(m[0], m[1]) })
+		testkit.Eventually(t, "it is counted", func() error { return r.counted(m[0], m[1]) })
 	}
 	r.depthBecomes(map[string]int{"slow_default parked": 2, "slow_default running": 1}, river.QueueDefault, "fast_default", "slow_default")
 	err := testutil.GatherAndCompare(r.reg, strings.NewReader(`
@@ -140,7 +140,7 @@ sluice_jobs_running{queue="slow_default",tier="free"} 1
 	close(r.gate("hang"))
 	r.finished(ids)
 	r.depthBecomes(nil, river.QueueDefault, "fast_default", "slow_default")
-	proctest.Eventually(t, "it is counted", func() error { return r.counted("sluice_jobs_wakes_total", "done") })
+	testkit.Eventually(t, "it is counted", func() error { return r.counted("sluice_jobs_wakes_total", "done") })
 	problems, err := testutil.GatherAndLint(r.reg)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("GatherAndLint() = %v, %v, want none", problems, err)

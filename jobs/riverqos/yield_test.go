@@ -9,7 +9,7 @@ import (
 
 	"github.com/riverqueue/river"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -60,7 +60,7 @@ func TestAJobThatRiverStartsTwice(t *testing.T) {
 	r.staysRunning("river_job", ids[0])
 	close(r.gate("hang"))
 	r.finished(ids)
-	proctest.Eventually(t, "River has it as completed", func() error {
+	testkit.Eventually(t, "River has it as completed", func() error {
 		if got := r.state("river_job", ids[0]); got != "completed" {
 			return fmt.Errorf("it is %s", got)
 		}
@@ -95,7 +95,7 @@ func TestAnAttemptWaitsForAnotherUntilItsClientStops(t *testing.T) {
 	if n := r.value("sluice_jobs_errors_total", "yield"); n != 0 {
 		t.Errorf("%v questions about the other attempt failed, want 0", n)
 	}
-	stopping, cancel := context.WithTimeout(t.Context(), proctest.Patience)
+	stopping, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	if err := r.client.StopAndCancel(stopping); err != nil {
 		t.Errorf("StopAndCancel() = %v, want nil", err)

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/simulation"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/test/simulation"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/simulation"
+	"github.com/sluice-qos/sluice/test/simulation"
 )
 
 var fast = simulation.Link{RTT: time.Millisecond}

@@ -7,8 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/sluice-qos/sluice/internal/simulation"
 	"github.com/sluice-qos/sluice/pkg/credit"
+	"github.com/sluice-qos/sluice/test/simulation"
 )
 
 // TestPlacesOfACoolUser has fewer clients on each instance than their HAProxies may admit

@@ -29,7 +29,7 @@ type Holding struct {
 
 // Take is the pool's arithmetic for one user, whose pool is a Holding for each
 // instance that has asked. It stores the instance's new Holding and returns the grant.
-// internal/bus runs the same arithmetic as a script inside Redis, and a test
+// internal/redisbus runs the same arithmetic as a script inside Redis, and a test
 // holds the two against each other.
 //
 // An Ask that is not newer than the last one changes nothing and is told what

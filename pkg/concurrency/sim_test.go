@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/simulation"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/credit"
+	"github.com/sluice-qos/sluice/test/simulation"
 )
 
 // A cluster is a simulated one: clients, HAProxies that track requests, agents,

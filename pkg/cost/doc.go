@@ -7,7 +7,7 @@
 // cost. Nothing is kept of a single request, so nothing can leak: what is never settled
 // stays charged with its estimate, and the window ends.
 //
-// Pools holds the totals, and Pools.Take is the arithmetic that internal/bus runs as a
+// Pools holds the totals, and Pools.Take is the arithmetic that internal/redisbus runs as a
 // script inside Redis. An Agent is what one instance knows. It asks the pools for each
 // request and leases nothing: requests that cost are rare and dear, and so the whole limit
 // is usable from any instance.

@@ -30,7 +30,7 @@ type Account struct {
 // It returns the new Account and the grant. Asks for the second before the current
 // one get what the seconds since have left of it, and those for the next only what
 // needs no credit. Of other seconds nothing is granted, and tokens that come back
-// are lost; their debts lower the credit. internal/bus runs the same arithmetic as
+// are lost; their debts lower the credit. internal/redisbus runs the same arithmetic as
 // a script inside Redis.
 func (c Account) Take(at time.Time, a Ask) (Account, Grant) {
 	// The pool's clock decides which second it is; the Ask's says which second it wants.

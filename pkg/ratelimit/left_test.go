@@ -6,9 +6,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/sluice-qos/sluice/internal/simulation"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
+	"github.com/sluice-qos/sluice/test/simulation"
 )
 
 // That Left is never negative and never above a limit and its burst is checked after

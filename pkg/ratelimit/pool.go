@@ -45,7 +45,7 @@ type Grant struct {
 
 // Take is the pool's arithmetic for one key and window, if the Ask has no Burst. The
 // total is what it was after the last Ask; a pool that was not asked before begins at the
-// Ask's Reserve. Take returns the grant; grant.Total is the pool's new total. internal/bus
+// Ask's Reserve. Take returns the grant; grant.Total is the pool's new total. internal/redisbus
 // runs the same arithmetic as a script inside Redis, and a test holds the two against each
 // other.
 //

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/simulation"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
+	"github.com/sluice-qos/sluice/test/simulation"
 )
 
 // A cluster is a simulated one: agents, the pool, polygen and the HAProxies'

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/transfer"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -31,7 +31,7 @@ func TestFirstLimitOfBandwidthIsReported(t *testing.T) {
 	s := scene.Start(t, cluster.Options{Limits: "version: 1\ndefault_tier: free\ntiers: {free: {concurrent: 5}}\n"})
 	in := s.Instances[0]
 	s.SetLimits(t, "version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: 3MiB}}}\n")
-	proctest.Eventually(t, "requests whose bodies are not held are counted", func() error {
+	testkit.Eventually(t, "requests whose bodies are not held are counted", func() error {
 		if res, _ := scene.Get(t, in.Address, "alice"); res.StatusCode != http.StatusOK {
 			t.Errorf("%s, want 200", res.Status)
 		}

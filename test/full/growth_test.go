@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -21,10 +21,10 @@ import (
 func TestGrowFromOneRedisToACluster(t *testing.T) {
 	t.Parallel()
 	secure := scene.NewSecured(t)
-	node := func(addr, tls string, more ...string) *proctest.Process {
-		return proctest.RedisAt(t, addr, slices.Concat(secure.Args, []string{"--tls-port", proctest.PortOf(tls)}, more)...)
+	node := func(addr, tls string, more ...string) *testkit.Process {
+		return testkit.RedisAt(t, addr, slices.Concat(secure.Args, []string{"--tls-port", testkit.PortOf(tls)}, more)...)
 	}
-	first, firstTLS := proctest.FreeAddr(t), proctest.FreeAddr(t)
+	first, firstTLS := testkit.FreeAddr(t), testkit.FreeAddr(t)
 	alone := node(first, firstTLS)
 	o := secure.Options(redisLimits, []string{firstTLS}, "--redis-shards", "16")
 	o.MaxWait = cluster.LongWait // no Redis hangs
@@ -42,19 +42,19 @@ func TestGrowFromOneRedisToACluster(t *testing.T) {
 		scene.AwaitMetric(t, in.Admin, "sluice_redis_lost", scene.Is(1))
 	}
 	asNode := []string{"--tls-cluster", "yes", "--cluster-enabled", "yes", "--cluster-port"}
-	firstBus, secondBus := proctest.PortOf(proctest.FreeAddr(t)), proctest.PortOf(proctest.FreeAddr(t))
+	firstBus, secondBus := testkit.PortOf(testkit.FreeAddr(t)), testkit.PortOf(testkit.FreeAddr(t))
 	node(first, firstTLS, append(asNode, firstBus)...)
-	proctest.RedisCommand(t, first, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	testkit.RedisCommand(t, first, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
 	awaitAll(t, s)
 	time.Sleep(3 * time.Second)
 	exact("one-node", 2*time.Second)
 
-	second, secondTLS := proctest.FreeAddr(t), proctest.FreeAddr(t)
+	second, secondTLS := testkit.FreeAddr(t), testkit.FreeAddr(t)
 	node(second, secondTLS, append(asNode, secondBus)...)
-	proctest.RedisCommand(t, first, "CLUSTER", "MEET", "127.0.0.1", proctest.PortOf(secondTLS), secondBus)
-	proctest.Eventually(t, "both nodes know each other", func() error {
+	testkit.RedisCommand(t, first, "CLUSTER", "MEET", "127.0.0.1", testkit.PortOf(secondTLS), secondBus)
+	testkit.Eventually(t, "both nodes know each other", func() error {
 		for _, addr := range []string{first, second} {
-			if said := proctest.RedisCommand(t, addr, "CLUSTER", "INFO"); !strings.Contains(said, "cluster_known_nodes:2") || !strings.Contains(said, "cluster_state:ok") {
+			if said := testkit.RedisCommand(t, addr, "CLUSTER", "INFO"); !strings.Contains(said, "cluster_known_nodes:2") || !strings.Contains(said, "cluster_state:ok") {
 				return errors.New(said)
 			}
 		}
@@ -94,8 +94,8 @@ func TestGrowFromOneRedisToACluster(t *testing.T) {
 func shardsAt(t *testing.T, node string) (n int) {
 	t.Helper()
 	for shard := range 16 {
-		slot := strings.TrimSpace(proctest.RedisCommand(t, node, "CLUSTER", "KEYSLOT", fmt.Sprintf("{%d}", shard)))
-		keys, err := strconv.Atoi(strings.TrimSpace(proctest.RedisCommand(t, node, "CLUSTER", "COUNTKEYSINSLOT", slot)))
+		slot := strings.TrimSpace(testkit.RedisCommand(t, node, "CLUSTER", "KEYSLOT", fmt.Sprintf("{%d}", shard)))
+		keys, err := strconv.Atoi(strings.TrimSpace(testkit.RedisCommand(t, node, "CLUSTER", "COUNTKEYSINSLOT", slot)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/sluice-qos/sluice/bench/load"
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -36,7 +36,7 @@ func overrideBob(t *testing.T, s *scene.Scene) (version string) {
 	t.Helper()
 	before := instancesOf(t, s)[0].Version
 	scene.Told(t, s.Polygens[0], "PUT", "/api/v1/overrides/bob", fmt.Sprintf(`{"for":"10m","reason":"a test","limits":{"requests":{"GET":%d}}}`, overriddenLimit))
-	proctest.Eventually(t, "the agents have it", func() error {
+	testkit.Eventually(t, "the agents have it", func() error {
 		for _, in := range instancesOf(t, s) {
 			if version = in.Version; version == before {
 				return fmt.Errorf("%s has not", in.Name)
@@ -57,12 +57,12 @@ func instancesOf(t *testing.T, s *scene.Scene) []api.Instance {
 }
 
 // keepsOverride waits until one of some servers has, and all agents work with, the override of overrideBob.
-func keepsOverride(t *testing.T, s *scene.Scene, version string, servers ...*proctest.RedisNode) {
+func keepsOverride(t *testing.T, s *scene.Scene, version string, servers ...*testkit.RedisNode) {
 	t.Helper()
-	proctest.Eventually(t, "the override", func() error {
+	testkit.Eventually(t, "the override", func() error {
 		var kept []string
 		for _, n := range servers {
-			kept = append(kept, proctest.RedisCommand(t, n.Addr, "HGET", "sluice:{cluster}:overrides", "list"))
+			kept = append(kept, testkit.RedisCommand(t, n.Addr, "HGET", "sluice:{cluster}:overrides", "list"))
 		}
 		if !strings.Contains(fmt.Sprint(kept), "bob") {
 			return fmt.Errorf("Redis has %q", kept)
@@ -101,7 +101,7 @@ func readyWithout(shards string) string {
 // came to do so.
 func awaitLost(t *testing.T, s *scene.Scene, shards string) (came period) {
 	t.Helper()
-	proctest.Eventually(t, "/-/ready of all agents", func() (err error) {
+	testkit.Eventually(t, "/-/ready of all agents", func() (err error) {
 		asked, some := time.Now(), false
 		for _, in := range s.Instances {
 			said, wrong := cluster.Get(in.Admin, "/-/ready")
@@ -121,7 +121,7 @@ func awaitLost(t *testing.T, s *scene.Scene, shards string) (came period) {
 }
 
 // awaitReplaced waits until a replica is the master, and each agent uses it.
-func awaitReplaced(t *testing.T, s *scene.Scene, replica *proctest.RedisNode) (came period) {
+func awaitReplaced(t *testing.T, s *scene.Scene, replica *testkit.RedisNode) (came period) {
 	t.Helper()
 	awaitRole(t, replica.Addr, "master")
 	return awaitLost(t, s, "")
@@ -130,8 +130,8 @@ func awaitReplaced(t *testing.T, s *scene.Scene, replica *proctest.RedisNode) (c
 // awaitRole waits until a server is "master" or "slave".
 func awaitRole(t *testing.T, addr, role string) {
 	t.Helper()
-	proctest.Eventually(t, "the Redis at "+addr, func() error {
-		if said := proctest.RedisCommand(t, addr, "ROLE"); !strings.HasPrefix(said, role) {
+	testkit.Eventually(t, "the Redis at "+addr, func() error {
+		if said := testkit.RedisCommand(t, addr, "ROLE"); !strings.HasPrefix(said, role) {
 			return fmt.Errorf("is %s, want %s", said, role)
 		}
 		return nil

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/closed"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -29,7 +29,7 @@ func TestPlacesInUse(t *testing.T) {
 	}{
 		{"limits change", 1, false, func(t *testing.T, s *scene.Scene) {
 			s.SetLimits(t, limits+"exempt: {users: [wilma]}\n")
-			proctest.Eventually(t, "the agent has the new limits", func() error {
+			testkit.Eventually(t, "the agent has the new limits", func() error {
 				if n := strings.Count(s.Instances[0].Agent.Output(), "limits in force"); n != 2 {
 					return fmt.Errorf("it has put limits into force %d times", n)
 				}
@@ -49,7 +49,7 @@ func TestPlacesInUse(t *testing.T) {
 			s.Instances[1].StartAgent(t)
 			s.Instances[1].AwaitReady(t)
 			s.Instances[0] = s.Instances[1] // where the requests that follow go
-			proctest.Eventually(t, "the pool knows", func() error {
+			testkit.Eventually(t, "the pool knows", func() error {
 				if slots := s.SlotsInRedis(t); !strings.Contains(slots, user) {
 					return fmt.Errorf("it has %q", slots)
 				}

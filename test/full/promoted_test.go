@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	rates "github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -18,11 +18,11 @@ import (
 // replica that was promoted knows of it: it counts once in every shard, whichever script has counted it.
 func TestReportsToAPromotedReplicaCountOnce(t *testing.T) {
 	t.Parallel()
-	proctest.AwaitHour()
+	testkit.AwaitHour()
 	const shards = 6
-	with := proctest.NewSecureRedis(t)
-	secure, addrs, nodes := proctest.SecureRedisCluster(t, with)
-	b := openBus(t, bus.Options{Addresses: secure, Cluster: true, Shards: shards, TLS: with.Client(t), Username: "sluice-agent", Password: "sluice-agent"})
+	with := testkit.NewSecureRedis(t)
+	secure, addrs, nodes := testkit.SecureRedisCluster(t, with)
+	b := openBus(t, redisbus.Options{Addresses: secure, Cluster: true, Shards: shards, TLS: with.Client(t), Username: "sluice-agent", Password: "sluice-agent"})
 	ctx, second := t.Context(), time.Now().Unix()
 	users := make([]string, shards)
 	for i := 0; len(users[0])*len(users[1])*len(users[2])*len(users[3])*len(users[4])*len(users[5]) == 0; i++ {
@@ -52,12 +52,12 @@ func TestReportsToAPromotedReplicaCountOnce(t *testing.T) {
 		})
 	}
 	for batch, debt := range []int{100, 41} {
-		proctest.Eventually(t, "the first batches", func() error { _, err := report(uint64(batch+1), debt, 20*batch); return err })
+		testkit.Eventually(t, "the first batches", func() error { _, err := report(uint64(batch+1), debt, 20*batch); return err })
 	}
 	for i, addr := range addrs[:3] {
-		proctest.Eventually(t, "all of it is at the replicas", func() error {
+		testkit.Eventually(t, "all of it is at the replicas", func() error {
 			// "slave0:ip=…,port=…,state=online,offset=1,lag=0" and "master_repl_offset:1"
-			said := proctest.RedisCommand(t, addr, "INFO", "replication")
+			said := testkit.RedisCommand(t, addr, "INFO", "replication")
 			_, offset, _ := strings.Cut(said, "master_repl_offset:")
 			if offset, _, _ = strings.Cut(offset, "\r"); !strings.Contains(said, ",offset="+offset+",") {
 				return fmt.Errorf("%s", said)
@@ -69,28 +69,28 @@ func TestReportsToAPromotedReplicaCountOnce(t *testing.T) {
 		}
 	}
 	for _, addr := range addrs[3:] {
-		proctest.RedisCommand(t, addr, "CLUSTER", "FAILOVER", "TAKEOVER")
+		testkit.RedisCommand(t, addr, "CLUSTER", "FAILOVER", "TAKEOVER")
 	}
 	again := func() error { _, err := report(2, 41, 20); return err }
-	proctest.Eventually(t, "the batch is repeated", again)
+	testkit.Eventually(t, "the batch is repeated", again)
 	// They still have to read what was sent to them, and that they are masters no more.
 	for i := range 3 {
 		if err := nodes[i].Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
-		proctest.Eventually(t, "the master that was", func() error {
-			if role := proctest.RedisCommand(t, addrs[i], "ROLE"); !strings.HasPrefix(role, "slave") {
+		testkit.Eventually(t, "the master that was", func() error {
+			if role := testkit.RedisCommand(t, addrs[i], "ROLE"); !strings.HasPrefix(role, "slave") {
 				return fmt.Errorf("is %s", role)
 			}
 			return nil
 		})
 	}
-	proctest.Eventually(t, "and once more", again)
+	testkit.Eventually(t, "and once more", again)
 	for shard, user := range users {
 		var credit int
 		var at int64
-		proctest.Eventually(t, "the account counts what is over", func() error {
-			account := proctest.RedisCommand(t, addrs[3], "-c", "GET", fmt.Sprintf("sluice:{%d}:burst:GET|%s", shard, user))
+		testkit.Eventually(t, "the account counts what is over", func() error {
+			account := testkit.RedisCommand(t, addrs[3], "-c", "GET", fmt.Sprintf("sluice:{%d}:burst:GET|%s", shard, user))
 			if _, err := fmt.Sscan(account, &at, &credit); err != nil {
 				t.Fatal(err)
 			}

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -20,25 +20,25 @@ const redisShards = 12
 // redisCluster is a Redis Cluster behind lines: agents, and nodes among each other, go through those of each node.
 type redisCluster struct {
 	t     *testing.T
-	nodes []*proctest.RedisNode
-	lines [][]*proctest.Link // of each node: that of its clients, and that of other nodes
-	addrs []string           // for clients with TLS
-	bus   *bus.Bus           // knows which shard a user is in
+	nodes []*testkit.RedisNode
+	lines [][]*testkit.Link // of each node: that of its clients, and that of other nodes
+	addrs []string          // for clients with TLS
+	bus   *redisbus.Bus     // knows which shard a user is in
 }
 
 func startRedisCluster(t *testing.T, s scene.Secured, more ...string) *redisCluster {
 	t.Helper()
 	r := &redisCluster{t: t}
-	_, r.nodes = proctest.RedisClusterOf(t, func(node int, toNodes string) []string {
-		tls := proctest.FreeAddr(t)
-		clients, nodes := proctest.NewLink(t, tls, 0), proctest.NewLink(t, toNodes, 0)
-		r.lines, r.addrs = append(r.lines, []*proctest.Link{clients, nodes}), append(r.addrs, clients.Addr)
-		return slices.Concat(s.Args, []string{"--tls-port", proctest.PortOf(tls), "--tls-cluster", "yes", "--cluster-announce-ip", "127.0.0.1",
-			"--cluster-announce-tls-port", proctest.PortOf(clients.Addr), "--cluster-announce-bus-port", proctest.PortOf(nodes.Addr),
+	_, r.nodes = testkit.RedisClusterOf(t, func(node int, toNodes string) []string {
+		tls := testkit.FreeAddr(t)
+		clients, nodes := testkit.NewLink(t, tls, 0), testkit.NewLink(t, toNodes, 0)
+		r.lines, r.addrs = append(r.lines, []*testkit.Link{clients, nodes}), append(r.addrs, clients.Addr)
+		return slices.Concat(s.Args, []string{"--tls-port", testkit.PortOf(tls), "--tls-cluster", "yes", "--cluster-announce-ip", "127.0.0.1",
+			"--cluster-announce-tls-port", testkit.PortOf(clients.Addr), "--cluster-announce-bus-port", testkit.PortOf(nodes.Addr),
 			"--bind-source-addr", nodeIP(node), // by which the lines know whose connection it is
 			"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "10000"}, more) // so long that agents notice first
 	})
-	r.bus = openBus(t, bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: redisShards}) // connects to nobody
+	r.bus = openBus(t, redisbus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: redisShards}) // connects to nobody
 	return r
 }
 
@@ -70,14 +70,14 @@ func (r *redisCluster) heal() {
 // masterOf is the node that a tag's slot was given to when the cluster was made.
 func (r *redisCluster) masterOf(tag any) int {
 	var slot int
-	_, _ = fmt.Sscan(proctest.RedisCommand(r.t, r.nodes[0].Addr, "CLUSTER", "KEYSLOT", fmt.Sprintf("{%v}", tag)), &slot)
+	_, _ = fmt.Sscan(testkit.RedisCommand(r.t, r.nodes[0].Addr, "CLUSTER", "KEYSLOT", fmt.Sprintf("{%v}", tag)), &slot)
 	return min(slot/5461, 2)
 }
 
 // replicaOf is the replica that follows a master.
-func (r *redisCluster) replicaOf(master int) *proctest.RedisNode {
+func (r *redisCluster) replicaOf(master int) *testkit.RedisNode {
 	for _, n := range r.nodes {
-		if strings.Contains(proctest.RedisCommand(r.t, n.Addr, "INFO", "replication"), "master_port:"+proctest.PortOf(r.addrs[master])+"\r") {
+		if strings.Contains(testkit.RedisCommand(r.t, n.Addr, "INFO", "replication"), "master_port:"+testkit.PortOf(r.addrs[master])+"\r") {
 			return n
 		}
 	}
@@ -158,14 +158,14 @@ func TestMasterCutOff(t *testing.T) {
 func (r *redisCluster) move(shard, from, to int) {
 	r.t.Helper()
 	command := func(node int, command ...string) string {
-		return strings.TrimSpace(proctest.RedisCommand(r.t, r.nodes[node].Addr, command...))
+		return strings.TrimSpace(testkit.RedisCommand(r.t, r.nodes[node].Addr, command...))
 	}
 	slot := command(from, "CLUSTER", "KEYSLOT", fmt.Sprintf("{%d}", shard))
 	source, target := command(from, "CLUSTER", "MYID"), command(to, "CLUSTER", "MYID")
 	command(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", source)
 	command(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", target)
 	for keys := command(from, "CLUSTER", "GETKEYSINSLOT", slot, "100"); keys != ""; keys = command(from, "CLUSTER", "GETKEYSINSLOT", slot, "100") {
-		migrate := append([]string{"MIGRATE", "127.0.0.1", proctest.PortOf(r.addrs[to]), "", "0", "5000", "KEYS"}, strings.Split(keys, "\n")...)
+		migrate := append([]string{"MIGRATE", "127.0.0.1", testkit.PortOf(r.addrs[to]), "", "0", "5000", "KEYS"}, strings.Split(keys, "\n")...)
 		if got := command(from, migrate...); got != "OK" && got != "NOKEY" {
 			r.t.Fatalf("keys of slot %s did not move: %s", slot, got)
 		}
@@ -227,7 +227,7 @@ func TestRedisClusterRestarted(t *testing.T) {
 	}{{"with persistence", "yes", 100}, {"without", "no", 200}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			proctest.AwaitHour()
+			testkit.AwaitHour()
 			secure := scene.NewSecured(t)
 			r := startRedisCluster(t, secure, "--appendonly", tt.appendonly)
 			s := scene.Start(t, secure.Options(redisLimits, r.addrs, "--redis-shards", fmt.Sprint(redisShards)))

@@ -13,8 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -22,14 +22,14 @@ import (
 
 // hearer receives reports of users of all shards.
 type hearer struct {
-	bus      *bus.Bus
+	bus      *redisbus.Bus
 	registry *prometheus.Registry
-	events   chan bus.Event
+	events   chan redisbus.Event
 }
 
-func openBus(t *testing.T, o bus.Options) *bus.Bus {
+func openBus(t *testing.T, o redisbus.Options) *redisbus.Bus {
 	t.Helper()
-	b, err := bus.Open(o)
+	b, err := redisbus.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,16 +37,16 @@ func openBus(t *testing.T, o bus.Options) *bus.Bus {
 	return b
 }
 
-func hearReports(t *testing.T, o bus.Options) *hearer {
+func hearReports(t *testing.T, o redisbus.Options) *hearer {
 	t.Helper()
-	h := &hearer{registry: prometheus.NewRegistry(), events: make(chan bus.Event, 100_000)}
+	h := &hearer{registry: prometheus.NewRegistry(), events: make(chan redisbus.Event, 100_000)}
 	o.Registerer = h.registry
 	h.bus = openBus(t, o)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = h.bus.SubscribeReports(ctx, func(event bus.Event) { h.events <- event })
+		_ = h.bus.SubscribeReports(ctx, func(event redisbus.Event) { h.events <- event })
 	}()
 	t.Cleanup(func() { stop(); <-done })
 	for range h.bus.Shards() {
@@ -56,9 +56,9 @@ func hearReports(t *testing.T, o bus.Options) *hearer {
 }
 
 // next is the next event that passes.
-func (h *hearer) next(t *testing.T, passes func(bus.Event) bool) bus.Event {
+func (h *hearer) next(t *testing.T, passes func(redisbus.Event) bool) redisbus.Event {
 	t.Helper()
-	for patience := time.After(proctest.Patience); ; {
+	for patience := time.After(testkit.Patience); ; {
 		select {
 		case e := <-h.events:
 			if passes(e) {
@@ -70,14 +70,14 @@ func (h *hearer) next(t *testing.T, passes func(bus.Event) bool) bus.Event {
 	}
 }
 
-func connected(e bus.Event) bool { _, ok := e.(bus.Connected); return ok }
+func connected(e redisbus.Event) bool { _, ok := e.(redisbus.Connected); return ok }
 
 func (h *hearer) awaitConnected(t *testing.T) { t.Helper(); h.next(t, connected) }
 
 // awaitLost waits until so many subscriptions are not connected.
 func (h *hearer) awaitLost(t *testing.T, want int) {
 	t.Helper()
-	proctest.Eventually(t, fmt.Sprintf("%d subscriptions are lost", want), func() error {
+	testkit.Eventually(t, fmt.Sprintf("%d subscriptions are lost", want), func() error {
 		families, err := h.registry.Gather()
 		lost := 0.0
 		for _, f := range families {
@@ -95,7 +95,7 @@ func (h *hearer) awaitLost(t *testing.T, want int) {
 }
 
 // usersOfShards is a user of each shard.
-func usersOfShards(b *bus.Bus) []string {
+func usersOfShards(b *redisbus.Bus) []string {
 	users, missing := make([]string, b.Shards()), b.Shards()
 	for i := 0; missing > 0; i++ {
 		user := fmt.Sprint("user-", i)
@@ -108,17 +108,17 @@ func usersOfShards(b *bus.Bus) []string {
 }
 
 // start reports that a user has started requests, and waits until that is heard.
-func (h *hearer) start(t *testing.T, agent *bus.Bus, user string) {
+func (h *hearer) start(t *testing.T, agent *redisbus.Bus, user string) {
 	t.Helper()
 	var n int64 // by which it is known
-	proctest.Eventually(t, "what is reported of "+user+" is heard", func() error {
+	testkit.Eventually(t, "what is reported of "+user+" is heard", func() error {
 		n++
-		if err := agent.Started(t.Context(), "a", time.Second, []bus.Started{{User: user, Starts: n}}); err != nil {
+		if err := agent.Started(t.Context(), "a", time.Second, []redisbus.Started{{User: user, Starts: n}}); err != nil {
 			return err
 		}
-		return proctest.Poll(time.Second, func() error {
+		return testkit.Poll(time.Second, func() error {
 			for len(h.events) > 0 {
-				if s, ok := (<-h.events).(bus.Starts); ok && s.Users[0].User == user && s.Users[0].Starts == n {
+				if s, ok := (<-h.events).(redisbus.Starts); ok && s.Users[0].User == user && s.Users[0].Starts == n {
 					return nil
 				}
 			}
@@ -131,18 +131,18 @@ func (h *hearer) start(t *testing.T, agent *bus.Bus, user string) {
 func TestReportsOfAllShards(t *testing.T) {
 	t.Parallel()
 	const shards = 6
-	addrs, _ := proctest.RedisCluster(t)
-	o := bus.Options{Addresses: addrs, Shards: shards, Timeout: proctest.Patience}
+	addrs, _ := testkit.RedisCluster(t)
+	o := redisbus.Options{Addresses: addrs, Shards: shards, Timeout: testkit.Patience}
 	agent, h := openBus(t, o), hearReports(t, o)
 	users, second := usersOfShards(agent), time.Now().Unix()
 	var reports []bandwidth.Report
-	var started []bus.Started
+	var started []redisbus.Started
 	for shard, user := range users {
 		key := ratelimit.Key{Class: "GET", User: user}
 		if agent.ShardOf(key.User) != shard {
 			t.Fatalf("%s is in shard %d, want %d", key.User, agent.ShardOf(key.User), shard)
 		}
-		reports, started = append(reports, bandwidth.Report{User: user, Active: 1}), append(started, bus.Started{User: user, Starts: 1})
+		reports, started = append(reports, bandwidth.Report{User: user, Active: 1}), append(started, redisbus.Started{User: user, Starts: 1})
 		_, err1 := agent.Take(t.Context(), "a", []ratelimit.Ask{{Key: key, WindowStart: second, Limit: 1, Debt: 1}, {Key: key, WindowStart: second, Limit: 1, Burst: 1, Debt: 1}})
 		_, err2 := agent.Slots(t.Context(), "a", 1, []concurrency.Ask{{User: user, Seq: 1, Want: 1, Active: 1, Limit: 1}})
 		if err := errors.Join(err1, err2); err != nil {
@@ -154,7 +154,7 @@ func TestReportsOfAllShards(t *testing.T) {
 	}
 	kinds := map[string]int{}
 	for range shards * 5 {
-		kinds[fmt.Sprintf("%T", h.next(t, func(e bus.Event) bool { return !connected(e) }))]++
+		kinds[fmt.Sprintf("%T", h.next(t, func(e redisbus.Event) bool { return !connected(e) }))]++
 	}
 	want := map[string]int{"bus.Usage": 12, "bus.Progress": 6, "bus.Demand": 6, "bus.Starts": 6}
 	if fmt.Sprint(kinds) != fmt.Sprint(want) {
@@ -167,12 +167,12 @@ func TestReportsOfAllShards(t *testing.T) {
 func TestReportsOfALostMasterAndAMovedSlot(t *testing.T) {
 	t.Parallel()
 	const shards = 6
-	addrs, nodes := proctest.RedisCluster(t, "--cluster-node-timeout", "60000") // no failover but by hand
-	o := bus.Options{Addresses: addrs, Shards: shards, Timeout: time.Second}
+	addrs, nodes := testkit.RedisCluster(t, "--cluster-node-timeout", "60000") // no failover but by hand
+	o := redisbus.Options{Addresses: addrs, Shards: shards, Timeout: time.Second}
 	agent, h := openBus(t, o), hearReports(t, o)
 	users, master := usersOfShards(agent), make([]int, shards)
 	slot := func(shard int) (slot int) {
-		_, _ = fmt.Sscan(proctest.RedisCommand(t, addrs[0], "CLUSTER", "KEYSLOT", fmt.Sprintf("{%d}", shard)), &slot)
+		_, _ = fmt.Sscan(testkit.RedisCommand(t, addrs[0], "CLUSTER", "KEYSLOT", fmt.Sprintf("{%d}", shard)), &slot)
 		return slot
 	}
 	for shard := range master {
@@ -195,9 +195,9 @@ func TestReportsOfALostMasterAndAMovedSlot(t *testing.T) {
 		}
 	}
 	for i := 3; i < 6; i++ {
-		id := proctest.RedisCommand(t, addrs[i], "CLUSTER", "NODES")
+		id := testkit.RedisCommand(t, addrs[i], "CLUSTER", "NODES")
 		if masterOf(id) == nodeID(t, addrs, lost) {
-			proctest.RedisCommand(t, addrs[i], "CLUSTER", "FAILOVER", "TAKEOVER")
+			testkit.RedisCommand(t, addrs[i], "CLUSTER", "FAILOVER", "TAKEOVER")
 		}
 	}
 	h.awaitLost(t, 0)
@@ -215,15 +215,15 @@ func TestReportsOfALostMasterAndAMovedSlot(t *testing.T) {
 	defer stop()
 	flows.Go(func() {
 		for flow.Err() == nil { // while the slot moves some fail
-			_ = agent.Started(flow, "b", time.Second, []bus.Started{{User: users[moved], Starts: 1}})
+			_ = agent.Started(flow, "b", time.Second, []redisbus.Started{{User: users[moved], Starts: 1}})
 			time.Sleep(time.Millisecond)
 		}
 	})
 	moving := fmt.Sprint(slot(moved))
-	proctest.RedisCommand(t, to, "CLUSTER", "SETSLOT", moving, "IMPORTING", nodeID(t, addrs, master[moved]))
-	proctest.RedisCommand(t, from, "CLUSTER", "SETSLOT", moving, "MIGRATING", toID)
+	testkit.RedisCommand(t, to, "CLUSTER", "SETSLOT", moving, "IMPORTING", nodeID(t, addrs, master[moved]))
+	testkit.RedisCommand(t, from, "CLUSTER", "SETSLOT", moving, "MIGRATING", toID)
 	for _, addr := range []string{to, from} {
-		proctest.RedisCommand(t, addr, "CLUSTER", "SETSLOT", moving, "NODE", toID)
+		testkit.RedisCommand(t, addr, "CLUSTER", "SETSLOT", moving, "NODE", toID)
 	}
 	h.awaitConnected(t)
 	h.start(t, agent, users[moved])
@@ -241,7 +241,7 @@ func masterOf(nodes string) string {
 
 func nodeID(t *testing.T, addrs []string, node int) string {
 	t.Helper()
-	nodes := proctest.RedisCommand(t, addrs[3], "CLUSTER", "NODES")
+	nodes := testkit.RedisCommand(t, addrs[3], "CLUSTER", "NODES")
 	for line := range strings.Lines(nodes) {
 		if words := strings.Fields(line); strings.HasPrefix(words[1], addrs[node]+"@") {
 			return words[0]

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-qos/sluice/bench/closed"
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/transfer"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 

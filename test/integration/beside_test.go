@@ -9,8 +9,8 @@ import (
 
 	"github.com/sluice-qos/sluice/bench/closed"
 	"github.com/sluice-qos/sluice/bench/transfer"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -21,7 +21,7 @@ func TestBesideYourOwn(t *testing.T) {
 	s := scene.Start(t, cluster.Options{
 		Instances: 2, MaxWait: scene.ShortWait, Limits: faultLimits, SPOAArgs: []string{"--local-peer", "edge-1"},
 		// It has a name among its peers, which the agent is told.
-		Beside: strings.Replace(proctest.Theirs, "global\n", "global\n    localpeer edge-1\n", 1),
+		Beside: strings.Replace(testkit.Theirs, "global\n", "global\n    localpeer edge-1\n", 1),
 	}, "busy")
 	in := s.Instances[0]
 	routes := func() {
@@ -63,7 +63,7 @@ func TestBesideYourOwn(t *testing.T) {
 		t.Errorf("refused with %d %v %q, want 429 and why", res.StatusCode, res.Header, body)
 	}
 	const question = `sluice_requests_total{limit="",verdict="allowed"}`
-	proctest.Eventually(t, "HAProxy admits calm by itself", func() error {
+	testkit.Eventually(t, "HAProxy admits calm by itself", func() error {
 		before := in.Metric(t, question)
 		for range 20 {
 			scene.Get(t, in.Address, "calm")

@@ -16,18 +16,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/internal/testcert"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
 // `sluice up` serves several instances on one machine, and operators see and change limits with the commands.
 func TestCommands(t *testing.T) {
 	t.Parallel()
-	proctest.AwaitHour()
+	testkit.AwaitHour()
 	bin, dir := filepath.Join(cluster.Build(t), "sluice"), t.TempDir()
-	limits, admin, listen := filepath.Join(dir, "limits.yaml"), proctest.FreeAddr(t), freePorts(t, 2)
+	limits, admin, listen := filepath.Join(dir, "limits.yaml"), testkit.FreeAddr(t), freePorts(t, 2)
 	write := func(get int) {
 		t.Helper()
 		text := fmt.Sprintf("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {hour: %d}}}}\n", get)
@@ -36,9 +36,9 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	write(10)
-	up := proctest.Start(t, nil, bin, "up", "--limits", limits, "--instances", "2", "--listen", listen[0], "--admin", admin,
-		"--haproxy", proctest.HAProxyPath(t), "--identify", "header:X-User", "--max-wait", cluster.LongWait.String())
-	proctest.Eventually(t, "sluice up is ready", func() error {
+	up := testkit.Start(t, nil, bin, "up", "--limits", limits, "--instances", "2", "--listen", listen[0], "--admin", admin,
+		"--haproxy", testkit.HAProxyPath(t), "--identify", "header:X-User", "--max-wait", cluster.LongWait.String())
+	testkit.Eventually(t, "sluice up is ready", func() error {
 		if !up.Running() || !strings.Contains("\n"+up.Output(), "\nready") {
 			return fmt.Errorf("it printed %s", up.Output())
 		}
@@ -47,7 +47,7 @@ func TestCommands(t *testing.T) {
 	// says waits until a command prints all of some texts.
 	says := func(args []string, want ...string) {
 		t.Helper()
-		proctest.Eventually(t, "sluice "+strings.Join(args, " "), func() error {
+		testkit.Eventually(t, "sluice "+strings.Join(args, " "), func() error {
 			out, err := exec.Command(bin, args...).CombinedOutput()
 			for _, w := range want {
 				if err == nil && !strings.Contains(string(out), w) {
@@ -64,7 +64,7 @@ func TestCommands(t *testing.T) {
 	admitted := 0
 	spend := func(want int) {
 		t.Helper()
-		proctest.Eventually(t, fmt.Sprintf("bob has %d requests", want), func() error {
+		testkit.Eventually(t, fmt.Sprintf("bob has %d requests", want), func() error {
 			for i := range 20 {
 				if res, _ := scene.Get(t, listen[i%2]+"/bytes/1", "bob"); res.StatusCode == http.StatusOK {
 					admitted++
@@ -108,9 +108,9 @@ func TestCommands(t *testing.T) {
 // freePorts are addresses of so many free ports in a row.
 func freePorts(t *testing.T, n int) (addrs []string) {
 	t.Helper()
-	proctest.Eventually(t, "free ports in a row", func() error {
+	testkit.Eventually(t, "free ports in a row", func() error {
 		var port int
-		if _, err := fmt.Sscan(proctest.PortOf(proctest.FreeAddr(t)), &port); err != nil {
+		if _, err := fmt.Sscan(testkit.PortOf(testkit.FreeAddr(t)), &port); err != nil {
 			return err
 		}
 		addrs = nil
@@ -133,20 +133,20 @@ func TestAdminBeyondThisMachine(t *testing.T) {
 	t.Parallel()
 	s := scene.Start(t, cluster.Options{Limits: "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 10}}}\n"})
 	bin, dir := s.Bin(), t.TempDir()
-	ca := testcert.New(t, dir)
+	ca := testkit.NewAuthority(t, dir)
 	cert, key := ca.Issue(t, dir, time.Now().Add(time.Hour))
 	const token = "0123456789abcdef"
 	tokens := filepath.Join(dir, "tokens")
 	if err := os.WriteFile(tokens, []byte("ann "+token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	polygenPort, spoaPort := proctest.PortOf(proctest.FreeAddr(t)), proctest.PortOf(proctest.FreeAddr(t))
+	polygenPort, spoaPort := testkit.PortOf(testkit.FreeAddr(t)), testkit.PortOf(testkit.FreeAddr(t))
 	daemons := map[string][]string{
 		"polygen": {"--admin", "0.0.0.0:" + polygenPort, "--limits", s.LimitsFile, "--redis", s.RedisAddr, "--name", "outside"},
 		"spoa": {"--admin", "0.0.0.0:" + spoaPort, "--redis", s.RedisAddr, "--instance", "outside",
 			"--spoe", "unix:" + s.Instances[0].SPOE + "2", "--peers", "unix:" + s.Instances[0].Peers + "2"},
 	}
-	var running []*proctest.Process
+	var running []*testkit.Process
 	for command, args := range daemons {
 		for _, tt := range []struct {
 			more    []string
@@ -156,13 +156,13 @@ func TestAdminBeyondThisMachine(t *testing.T) {
 			{[]string{"--admin-token-file", tokens}, "--admin-cert and --admin-key"},
 			{[]string{"--admin-cert", cert, "--admin-key", key}, "--admin-token-file"},
 		} {
-			p := proctest.Start(t, nil, filepath.Join(bin, command), append(args, tt.more...)...)
+			p := testkit.Start(t, nil, filepath.Join(bin, command), append(args, tt.more...)...)
 			want := fmt.Sprintf("%s: address %q can be reached from other machines: set %s, or use 127.0.0.1\n", command, args[1], tt.missing)
 			if err := p.Wait(); err == nil || p.Output() != want {
 				t.Errorf("%s with %q ended with %v: %s\nwant %s", command, tt.more, err, p.Output(), want)
 			}
 		}
-		running = append(running, proctest.Start(t, nil, filepath.Join(bin, command), append(args, "--admin-token-file", tokens, "--admin-cert", cert, "--admin-key", key)...))
+		running = append(running, testkit.Start(t, nil, filepath.Join(bin, command), append(args, "--admin-token-file", tokens, "--admin-cert", cert, "--admin-key", key)...))
 	}
 	client := trusting(t, ca.File)
 	for _, port := range []string{polygenPort, spoaPort} {
@@ -172,12 +172,12 @@ func TestAdminBeyondThisMachine(t *testing.T) {
 		}{
 			{"/-/healthy", "", 200}, {"/metrics", "", 401}, {"/metrics", token + "0", 401}, {"/metrics", token, 200},
 		} {
-			proctest.Eventually(t, tt.path, func() error {
+			testkit.Eventually(t, tt.path, func() error {
 				return mayAsk(t.Context(), client, "https://127.0.0.1:"+port+tt.path, tt.token, tt.status)
 			})
 		}
 	}
-	proctest.Eventually(t, "sluice top lists a user", func() error {
+	testkit.Eventually(t, "sluice top lists a user", func() error {
 		scene.Get(t, s.Instances[0].Address, "alice")
 		top, err := exec.Command(filepath.Join(bin, "sluice"), "top", "--once", "--admin", "https://127.0.0.1:"+polygenPort, "--admin-ca", ca.File, "--admin-token-file", tokens).CombinedOutput()
 		if err != nil || !strings.Contains(string(top), "\nalice ") {
@@ -203,7 +203,7 @@ func trusting(t *testing.T, file string) *http.Client {
 	pool.AppendCertsFromPEM(pem)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: proctest.Patience}
+	return &http.Client{Transport: transport, Timeout: testkit.Patience}
 }
 
 // mayAsk returns why a question is not answered with a status.

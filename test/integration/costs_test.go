@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -59,7 +59,7 @@ tiers:
 				spent.Add(tokens)
 				return err
 			}
-			proctest.Eventually(t, "tokens that were not spent are used again", func() error {
+			testkit.Eventually(t, "tokens that were not spent are used again", func() error {
 				failed := make(chan error)
 				for n := range 40 {
 					go func() { failed <- chat(n) }()

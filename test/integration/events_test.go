@@ -8,8 +8,8 @@ import (
 
 	"github.com/sluice-qos/sluice/bench/load"
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -37,7 +37,7 @@ users: {carol: other}
 		}
 		return n
 	}
-	proctest.Eventually(t, "events are what the origin counts", func() error {
+	testkit.Eventually(t, "events are what the origin counts", func() error {
 		for _, user := range []string{"alice", "bob", "carol"} {
 			text, err := cluster.Get(s.Polygens[0].Admin, "/api/v1/events/"+user)
 			if err != nil {

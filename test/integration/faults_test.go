@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-qos/sluice/bench/closed"
 	"github.com/sluice-qos/sluice/bench/load"
 	"github.com/sluice-qos/sluice/bench/transfer"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -69,8 +69,8 @@ func startAgents(t *testing.T, s *scene.Scene) {
 
 // startBehindLine starts a cluster whose way to Redis the fault makes slower.
 func startBehindLine(t *testing.T, f *fault) *scene.Scene {
-	_, addr := proctest.Redis(t)
-	line := proctest.NewLink(t, addr, 0)
+	_, addr := testkit.Redis(t)
+	line := testkit.NewLink(t, addr, 0)
 	slowDown := func(by time.Duration) func(*testing.T, *scene.Scene) {
 		return func(*testing.T, *scene.Scene) { line.Delay.Store(int64(by)) }
 	}
@@ -117,7 +117,7 @@ func TestFaults(t *testing.T) {
 		}, {
 			// In the seconds of the loss and the return the agents do not agree for a moment.
 			name: "Redis killed", fails: func(_ *testing.T, s *scene.Scene) { s.Redis.Kill() },
-			heals: func(t *testing.T, s *scene.Scene) { s.Redis = proctest.RedisAt(t, s.RedisAddr) },
+			heals: func(t *testing.T, s *scene.Scene) { s.Redis = testkit.RedisAt(t, s.RedisAddr) },
 			rate:  1.1, first: 2, progress: 17, bytes: 1,
 		}, {
 			name: "Redis hung", fails: signalRedis(syscall.SIGSTOP), heals: signalRedis(syscall.SIGCONT),
@@ -252,7 +252,7 @@ func awaitSteady(t *testing.T, s *scene.Scene) {
 		in.AwaitReady(t)
 		scene.AwaitMetric(t, in.Admin, "sluice_redis_lost", scene.Is(0))
 		scene.AwaitMetric(t, in.Admin, "sluice_instances", scene.Is(float64(len(s.Instances))))
-		proctest.Eventually(t, "HAProxy asks its agent", func() error {
+		testkit.Eventually(t, "HAProxy asks its agent", func() error {
 			stats, err := in.Tell("show stat sluice_agent 4 -1")
 			if err == nil && !strings.Contains(stats, ",UP,") {
 				err = fmt.Errorf("%s", stats)
@@ -271,7 +271,7 @@ func checkExact(t *testing.T, s *scene.Scene) {
 		func() {
 			round := 0
 			// For some seconds agents may leave a part of the limit to one that was away.
-			proctest.Eventually(t, "the limit is used again", func() error {
+			testkit.Eventually(t, "the limit is used again", func() error {
 				round++
 				user := fmt.Sprint("alice-", round)
 				r := s.Offer(t, "even", 200, 2*time.Second, scene.GETs(user))
@@ -294,7 +294,7 @@ func checkExact(t *testing.T, s *scene.Scene) {
 // killLeader kills the polygen that leads; another one leads within moments.
 func killLeader(t *testing.T, s *scene.Scene) {
 	leader := func() (leads *cluster.Polygen) {
-		proctest.Eventually(t, "a polygen leads", func() error {
+		testkit.Eventually(t, "a polygen leads", func() error {
 			for _, p := range s.Polygens {
 				if p.Running() {
 					if n, err := cluster.ReadMetric(p.Admin, "sluice_polygen_leading"); err == nil && n == 1 {

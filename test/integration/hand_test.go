@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -15,14 +15,14 @@ import (
 // is as before when the override is removed. Redis has TLS and the users of deploy/redis/users.acl: nothing is denied to them.
 func TestOverrideByHand(t *testing.T) {
 	t.Parallel()
-	secure, addr := scene.NewSecured(t), proctest.FreeAddr(t)
-	redis := proctest.StartRedisNode(t, append(secure.Args, "--tls-port", proctest.PortOf(addr))...)
+	secure, addr := scene.NewSecured(t), testkit.FreeAddr(t)
+	redis := testkit.StartRedisNode(t, append(secure.Args, "--tls-port", testkit.PortOf(addr))...)
 	o := secure.Options("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 5}}}\n", []string{addr})
 	o.Polygens = 2
 	s := scene.Start(t, o)
 	admitted := func(when string, fits func(n int) bool) {
 		t.Helper()
-		proctest.Eventually(t, when, func() error {
+		testkit.Eventually(t, when, func() error {
 			n := 0 // of a second's 40 requests, at most
 			for _, row := range s.Offer(t, "even", 40, 1500*time.Millisecond, scene.GETs("alice")).Ratios(40, 0).Rows {
 				n = max(n, row.Admitted)
@@ -46,7 +46,7 @@ func TestOverrideByHand(t *testing.T) {
 	awaitSteady(t, s)
 	admitted("50 a second by a Redis that lost all", raised)
 	for _, p := range s.Polygens {
-		proctest.Eventually(t, "each polygen lists it", func() error {
+		testkit.Eventually(t, "each polygen lists it", func() error {
 			if list, err := cluster.Get(p.Admin, "/api/v1/overrides"); err != nil || !strings.Contains(list, `"reason":"a test"`) {
 				return fmt.Errorf("%s, %w", list, err)
 			}

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/policy"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -32,7 +32,7 @@ var hostileUsers = []string{
 // and channel harms nobody else.
 func TestHostileInput(t *testing.T) {
 	t.Parallel()
-	proctest.AwaitHour()
+	testkit.AwaitHour()
 	s := scene.Start(t, cluster.Options{Instances: 2, Limits: `
 version: 1
 default_tier: free
@@ -50,7 +50,7 @@ users: {steady: steady, asked: asked, bob: steady}
 				}
 				return err
 			}
-			err := proctest.Poll(proctest.Patience, func() error {
+			err := testkit.Poll(testkit.Patience, func() error {
 				if err := request(); err != nil || admitted == 3 {
 					return err
 				}
@@ -76,7 +76,7 @@ users: {steady: steady, asked: asked, bob: steady}
 		strings.Repeat("a", 100_000), "1 hot \"GET\" \"alice\"\n\x00\xff", "1 limits \"no-such-version\"\n",
 	} {
 		for _, channel := range []string{"sluice:policies", "sluice:{0}:usage", "sluice:instances"} {
-			proctest.RedisCommand(t, s.RedisAddr, "PUBLISH", channel, strings.ReplaceAll(message, "\x00", "\x01"))
+			testkit.RedisCommand(t, s.RedisAddr, "PUBLISH", channel, strings.ReplaceAll(message, "\x00", "\x01"))
 		}
 		publishPacked(t, s.RedisAddr, message)
 	}
@@ -102,7 +102,7 @@ func publishPacked(t *testing.T, redis, lines string) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	packed := policy.Pack([]byte(lines))
+	packed := redisbus.Pack([]byte(lines))
 	fmt.Fprintf(conn, "*3\r\n$7\r\nPUBLISH\r\n$15\r\nsluice:policies\r\n$%d\r\n%s\r\n", len(packed), packed)
 	answer := make([]byte, 1)
 	if _, err := conn.Read(answer); err != nil || answer[0] != ':' {
@@ -131,11 +131,11 @@ func garbageOnSockets(t *testing.T, s *scene.Scene) {
 	for _, g := range garbage {
 		for _, socket := range []string{in.SPOE, in.Peers, filepath.Join(filepath.Dir(in.SPOE), "costs.sock")} {
 			var conn net.Conn
-			proctest.Eventually(t, "a connection", func() (err error) { // the backlog of HAProxy's peers is short
+			testkit.Eventually(t, "a connection", func() (err error) { // the backlog of HAProxy's peers is short
 				conn, err = net.Dial("unix", socket)
 				return err
 			})
-			_ = conn.SetDeadline(time.Now().Add(proctest.Patience))
+			_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
 			_, _ = conn.Write(g)
 			conn.Close()
 		}

@@ -11,13 +11,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/redislimits"
 	"github.com/sluice-qos/sluice/pkg/jobs/redisslots"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
-	"github.com/sluice-qos/sluice/test/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -86,7 +86,7 @@ func TestJobsFollowTheLimitFile(t *testing.T) {
 		done.Add(1)
 		return nil
 	}}
-	q.runner, err = jobs.NewRunner(jobs.RunnerConfig{Name: "memory", Slots: redisslots.New(client), Tiers: jobs.FileTiers{Set: follow.Set}, Queue: q, Lease: proctest.Patience})
+	q.runner, err = jobs.NewRunner(jobs.RunnerConfig{Name: "memory", Slots: redisslots.New(client), Tiers: jobs.FileTiers{Set: follow.Set}, Queue: q, Lease: testkit.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestJobsFollowTheLimitFile(t *testing.T) {
 	loops.Go(func() { _ = follow.Run(ctx) })
 	defer loops.Wait()
 	defer stop()
-	proctest.Eventually(t, "the published limits", func() error {
+	testkit.Eventually(t, "the published limits", func() error {
 		if tier, err := (jobs.FileTiers{Set: follow.Set}).Tier(ctx, "ann"); err != nil || tier.Limits.Total != 2 {
 			return fmt.Errorf("%d jobs, %w", tier.Limits.Total, err)
 		}
@@ -109,7 +109,7 @@ func TestJobsFollowTheLimitFile(t *testing.T) {
 	}
 	runs := func(want int64) {
 		t.Helper()
-		proctest.Eventually(t, fmt.Sprintf("%d jobs run", want), func() error {
+		testkit.Eventually(t, fmt.Sprintf("%d jobs run", want), func() error {
 			if n := running.Load(); n != want {
 				return fmt.Errorf("%d do", n)
 			}

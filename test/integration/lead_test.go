@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -33,7 +33,7 @@ func TestStandbyLeads(t *testing.T) {
 		return list, err
 	}
 	var leader, standby *cluster.Polygen
-	proctest.Eventually(t, "one leads, and answers for both", func() error {
+	testkit.Eventually(t, "one leads, and answers for both", func() error {
 		for i, p := range s.Polygens {
 			if list, err := listed(p); err != nil || !list.Leading {
 				return fmt.Errorf("%s answers %+v, %w", p.Name, list.From, err)
@@ -63,7 +63,7 @@ func TestStandbyLeads(t *testing.T) {
 	// takesOver waits until the standby leads, with the override.
 	takesOver := func(ended time.Time, within time.Duration) {
 		t.Helper()
-		proctest.Eventually(t, "the standby leads", func() error {
+		testkit.Eventually(t, "the standby leads", func() error {
 			list, err := listed(standby)
 			if err != nil || !list.Leading || list.Polygen != standby.Name || len(list.Overrides) != 1 {
 				return fmt.Errorf("it answers %+v, %w", list, err)
@@ -81,7 +81,7 @@ func TestStandbyLeads(t *testing.T) {
 	takesOver(killed, takeoverWithin)
 	s.Polygens = append(s.Polygens, s.StartPolygen(t, 2))
 	leader, standby = standby, s.Polygens[2]
-	proctest.Eventually(t, "the new one has a standby", func() error {
+	testkit.Eventually(t, "the new one has a standby", func() error {
 		list, err := listed(standby)
 		if err != nil || list.Polygen != leader.Name {
 			return fmt.Errorf("it answers %+v, %w", list.From, err)

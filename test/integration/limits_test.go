@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -25,7 +25,7 @@ import (
 // HAProxy or the agent decided.
 func TestRefusalSaysWhy(t *testing.T) {
 	t.Parallel()
-	proctest.AwaitHour()
+	testkit.AwaitHour()
 	s := scene.Start(t, cluster.Options{AccessLog: "json", Limits: `
 version: 1
 default_tier: free
@@ -57,7 +57,7 @@ exempt: {users: [probe]}
 	known := func() float64 {
 		return in.Metric(t, `sluice_requests_total{limit="",verdict="allowed"}`) + in.Metric(t, `sluice_requests_total{limit="GET",verdict="refused"}`)
 	}
-	proctest.Eventually(t, "the agent refuses alice, and then HAProxy does so by itself", func() error {
+	testkit.Eventually(t, "the agent refuses alice, and then HAProxy does so by itself", func() error {
 		before := known()
 		if !check("alice", "request-rate", `"GET";q=5;w=1`, 1) || known() > before {
 			return fmt.Errorf("admitted, or the agent was asked")
@@ -65,7 +65,7 @@ exempt: {users: [probe]}
 		return nil
 	})
 	defer s.Hold(t, "bob", 1)()
-	proctest.Eventually(t, "bob is refused", func() error {
+	testkit.Eventually(t, "bob is refused", func() error {
 		if !check("bob", "concurrent-requests", `"concurrent-requests";q=1;qu="concurrent-requests"`, 3) {
 			return fmt.Errorf("admitted")
 		}
@@ -81,7 +81,7 @@ exempt: {users: [probe]}
 		scene.Get(t, in.Address, user)
 	}
 	var got []string
-	proctest.Eventually(t, "the access log has each request", func() error {
+	testkit.Eventually(t, "the access log has each request", func() error {
 		got = nil
 		for text := range strings.Lines(in.HAProxy.Output()) {
 			var l struct {
@@ -114,7 +114,7 @@ exempt: {users: [probe]}
 // together.
 func TestLimitFile(t *testing.T) {
 	t.Parallel()
-	proctest.AwaitHour()
+	testkit.AwaitHour()
 	s := scene.Start(t, cluster.Options{Instances: 2, Identify: "header:X-User,ip", Limits: `
 version: 1
 default_tier: free
@@ -149,7 +149,7 @@ users:
 		{"no name", "GET", "/bucket/key", "", 1, "*/hour"},
 	} {
 		admitted := 0
-		proctest.Eventually(t, tt.name, func() error {
+		testkit.Eventually(t, tt.name, func() error {
 			// The last tokens may lie with the other instance for a moment.
 			if admitted += s.Admitted(t, tt.method, tt.path, tt.user, min(10, tt.admitted-admitted)); admitted < tt.admitted {
 				return fmt.Errorf("%d admitted, want %d", admitted, tt.admitted)
@@ -198,7 +198,7 @@ users:
 // counted.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
-	proctest.AwaitHour()
+	testkit.AwaitHour()
 	fixed := scene.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		w.Header().Set("Date", "Thu, 01 Jan 1970 00:00:00 GMT")
@@ -229,7 +229,7 @@ users: {no-lim: none}
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(proctest.Patience))
+		_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
 		go func() { _, _ = io.WriteString(conn, strings.Join(requests, "")) }()
 		answers, err := io.ReadAll(conn)
 		if err != nil {
@@ -260,7 +260,7 @@ func TestNewLimitsTakeEffect(t *testing.T) {
 	inForce := func(get int) {
 		t.Helper()
 		for _, in := range s.Instances {
-			proctest.Eventually(t, fmt.Sprintf("limit %d in force on %s", get, in.Name), func() error {
+			testkit.Eventually(t, fmt.Sprintf("limit %d in force on %s", get, in.Name), func() error {
 				res, _ := scene.Get(t, in.Address, "probe")
 				if got, want := res.Header.Get("RateLimit-Policy"), fmt.Sprintf(`"GET";q=%d;w=1`, get); res.StatusCode != http.StatusTooManyRequests || got != want {
 					return fmt.Errorf("%s: %s, want %s", res.Status, got, want)
@@ -300,14 +300,14 @@ func TestNewLimitsTakeEffect(t *testing.T) {
 		rows := s.Offer(t, "even", 60, 1500*time.Millisecond, scene.GETs("erin")).Ratios(60, 0).Rows
 		return slices.MaxFunc(rows, func(a, b load.Row) int { return a.Admitted - b.Admitted }).Admitted
 	}
-	proctest.Eventually(t, "erin's override is in force", func() error {
+	testkit.Eventually(t, "erin's override is in force", func() error {
 		if n := admitted(); n <= 15 && time.Now().Before(end) {
 			return fmt.Errorf("%d admitted in a second", n)
 		}
 		return nil
 	})
 	time.Sleep(time.Until(end.Add(time.Second)))
-	proctest.Eventually(t, "erin's override has ended", func() error {
+	testkit.Eventually(t, "erin's override has ended", func() error {
 		if n := admitted(); n > 15 {
 			return fmt.Errorf("%d admitted in a second", n)
 		}

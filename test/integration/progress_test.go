@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/closed"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/mixed"
 	"github.com/sluice-qos/sluice/test/scene"
 )
@@ -146,7 +146,7 @@ func TestBlock(t *testing.T) {
 	in := s.Instances[1]
 	blocked := func(when string) {
 		t.Helper()
-		proctest.Eventually(t, "bob is blocked "+when, func() error {
+		testkit.Eventually(t, "bob is blocked "+when, func() error {
 			for range 20 {
 				scene.Get(t, in.Address, "bob")
 			}
@@ -167,7 +167,7 @@ func TestBlock(t *testing.T) {
 	}
 	blocked("when all slots are taken")
 	for _, p := range s.Polygens { // the leader and the standby
-		proctest.Eventually(t, "polygen shows it", func() error {
+		testkit.Eventually(t, "polygen shows it", func() error {
 			scene.Get(t, in.Address, "bob") // without another request the instances have nothing to report
 			text, err := cluster.Get(p.Admin, "/api/v1/users/bob")
 			if err == nil && !strings.Contains(text, `"state":"blocked"`) {

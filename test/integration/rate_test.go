@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 
@@ -136,7 +136,7 @@ func TestCreditAfterOneQuestion(t *testing.T) {
 		t.Errorf("HAProxy asked %v questions about users without credit, want about %v", n, all)
 	}
 	// Credit begins with the second after an answer, and no answer brings any around the end of a second.
-	proctest.Eventually(t, "HAProxy admits users by credit", func() error {
+	testkit.Eventually(t, "HAProxy admits users by credit", func() error {
 		if n := questions(); n > all/10 {
 			return fmt.Errorf("HAProxy asked %v questions in a round of %v requests", n, all)
 		}

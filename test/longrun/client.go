@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/origin"
 	"github.com/sluice-qos/sluice/test/longrun/history"
 )
@@ -82,7 +82,7 @@ func (c *clients) atRate(ctx context.Context, u user, random *rand.Rand, name fu
 	defer running.Wait()
 	places := make(chan struct{}, mostAtOnce)
 	next := time.Now()
-	for i := 0; clock.Sleep(ctx, time.Until(next)); i++ {
+	for i := 0; daemon.Sleep(ctx, time.Until(next)); i++ {
 		next = next.Add(time.Duration((0.5 + random.Float64()) * float64(time.Second) / u.rate))
 		if time.Since(next) > time.Second {
 			next = time.Now() // the machine stood still: do not catch up
@@ -107,7 +107,7 @@ func (c *clients) burst(ctx context.Context, u user) {
 	const every = 3
 	var running sync.WaitGroup
 	defer running.Wait()
-	for clock.Sleep(ctx, every*time.Second) {
+	for daemon.Sleep(ctx, every*time.Second) {
 		for n := range int(u.rate * every) {
 			running.Go(func() {
 				q := request{user: u.name, method: u.method, kind: u.kinds[0], instance: n % len(c.addresses), path: "/"}
@@ -123,7 +123,7 @@ const longestSocket = 6 * time.Second
 
 // loop is one client that has one request at a time.
 func (c *clients) loop(ctx context.Context, u user, i int, random *rand.Rand) {
-	for clock.Sleep(ctx, time.Duration(random.Int64N(int64(200*time.Millisecond)))) {
+	for daemon.Sleep(ctx, time.Duration(random.Int64N(int64(200*time.Millisecond)))) {
 		q := request{user: u.name, method: "GET", instance: i % len(c.addresses), ctx: ctx}
 		switch u.does {
 		case closed:
@@ -137,7 +137,7 @@ func (c *clients) loop(ctx context.Context, u user, i int, random *rand.Rand) {
 			}
 		}
 		if refused := c.send(q); refused {
-			clock.Sleep(ctx, 300*time.Millisecond)
+			daemon.Sleep(ctx, 300*time.Millisecond)
 		}
 	}
 }
@@ -256,7 +256,7 @@ func (c *clients) websocket(q request, h *history.Request) error {
 	if res.StatusCode != http.StatusSwitchingProtocols {
 		return nil
 	}
-	for end := time.Now().Add(q.lasts); time.Now().Before(end) && clock.Sleep(q.ctx, 500*time.Millisecond); {
+	for end := time.Now().Add(q.lasts); time.Now().Before(end) && daemon.Sleep(q.ctx, 500*time.Millisecond); {
 		_ = conn.SetDeadline(time.Now().Add(patience))
 		if _, err := io.WriteString(conn, "echo"); err != nil {
 			return err

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/test/longrun/history"
 	"github.com/sluice-qos/sluice/test/longrun/schedule"
 )
@@ -113,7 +113,7 @@ func (r *runner) beginRedis(f schedule.Fault) (end func() error, err error) {
 	case history.NoMemory:
 		end = func() error { // when it is there: another fault may just have killed it
 			return attempt(func() {
-				proctest.Eventually(r.world.t, "redis has memory again", func() error { return call("CONFIG", "SET", "maxmemory", "0") })
+				testkit.Eventually(r.world.t, "redis has memory again", func() error { return call("CONFIG", "SET", "maxmemory", "0") })
 			})
 		}
 		return end, call("CONFIG", "SET", "maxmemory", "1")

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
-	"github.com/sluice-qos/sluice/test/cluster"
 	"github.com/sluice-qos/sluice/test/longrun/history"
 )
 

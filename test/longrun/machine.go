@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/clock"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/test/longrun/history"
 )
 
@@ -36,9 +36,9 @@ func (r *runner) watchMachine(ctx context.Context) {
 	var naps sync.WaitGroup
 	defer naps.Wait()
 	naps.Go(func() {
-		proctest.WatchNaps(ctx, func(began time.Time, late time.Duration) { m.note(began, time.Now(), late) })
+		testkit.WatchNaps(ctx, func(began time.Time, late time.Duration) { m.note(began, time.Now(), late) })
 	})
-	for clock.Sleep(ctx, watched) {
+	for daemon.Sleep(ctx, watched) {
 		now := time.Now()
 		if late := m.threads(r.world); late > 0 {
 			m.note(now.Add(-watched-late), now, late)

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/test/longrun/history"
 	"github.com/sluice-qos/sluice/test/longrun/schedule"
 )
@@ -90,7 +90,7 @@ func (r *runner) run() error {
 	}
 	faults := r.plan.Faults
 	for _, q := range r.plan.Quiets {
-		clock.Sleep(ctx, watched) // until the machine is watched
+		daemon.Sleep(ctx, watched) // until the machine is watched
 		loading, rest := context.WithCancel(ctx)
 		var load, all sync.WaitGroup
 		load.Go(func() { r.clients.run(loading) })
@@ -102,16 +102,16 @@ func (r *runner) run() error {
 			})
 		}
 		for ; len(faults) > 0 && faults[0].At < q.Begin; faults = faults[1:] {
-			if !clock.Sleep(ctx, time.Until(r.begun.Add(faults[0].At))) {
+			if !daemon.Sleep(ctx, time.Until(r.begun.Add(faults[0].At))) {
 				break
 			}
 			f := faults[0]
 			all.Go(func() { r.fault(ctx, f) })
 		}
-		clock.Sleep(ctx, time.Until(r.begun.Add(q.Begin)))
+		daemon.Sleep(ctx, time.Until(r.begun.Add(q.Begin)))
 		all.Wait()
 		began := time.Now()
-		clock.Sleep(ctx, q.Rest-q.Begin)
+		daemon.Sleep(ctx, q.Rest-q.Begin)
 		ended := time.Now()
 		rest()
 		load.Wait()
@@ -119,7 +119,7 @@ func (r *runner) run() error {
 			return ctx.Err()
 		}
 		r.history.Write(history.Quiet{Begin: began, End: ended})
-		clock.Sleep(ctx, q.End-q.Rest)
+		daemon.Sleep(ctx, q.End-q.Rest)
 		r.checkLeaks()
 		// Faults that ended late delay the rest of the plan.
 		if late := time.Since(r.begun) - q.End; late > time.Second {
@@ -139,7 +139,7 @@ func (r *runner) fault(ctx context.Context, f schedule.Fault) {
 	if err != nil {
 		h.Error = "begin: " + err.Error()
 	}
-	clock.Sleep(ctx, f.For)
+	daemon.Sleep(ctx, f.For)
 	if err := end(); err != nil {
 		h.Error = strings.TrimPrefix(h.Error+"; end: "+err.Error(), "; ")
 		r.problem("%v did not end as planned: %v", f, err)
@@ -183,7 +183,7 @@ func (r *runner) problem(format string, args ...any) {
 func (r *runner) checkLeaks() {
 	leaks := r.world.leaks()
 	for again := 20; len(leaks) > 0 && again > 0; again-- {
-		clock.Sleep(r.ctx, time.Second)
+		daemon.Sleep(r.ctx, time.Second)
 		leaks = r.world.leaks()
 	}
 	for _, l := range leaks {
@@ -194,7 +194,7 @@ func (r *runner) checkLeaks() {
 
 // watchParts reports processes that end by themselves, and starts them again.
 func (r *runner) watchParts(ctx context.Context) {
-	for clock.Sleep(ctx, 200*time.Millisecond) {
+	for daemon.Sleep(ctx, 200*time.Millisecond) {
 		for name, p := range r.world.parts {
 			if !p.crashed() || ctx.Err() != nil {
 				continue
@@ -212,7 +212,7 @@ func (r *runner) watchParts(ctx context.Context) {
 // report prints a line each 10 s.
 func (r *runner) report(ctx context.Context) {
 	var before int64
-	for clock.Sleep(ctx, 10*time.Second) {
+	for daemon.Sleep(ctx, 10*time.Second) {
 		sent := r.clients.sent.Load()
 		r.mu.Lock()
 		active := make([]string, 0, len(r.active))

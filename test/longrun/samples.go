@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/clock"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/longrun/history"
 	"github.com/sluice-qos/sluice/test/longrun/judge"
 )
@@ -19,7 +19,7 @@ const sampleEvery = 5 * time.Second
 
 // sample measures all processes and steady load, until ctx ends.
 func (r *runner) sample(ctx context.Context) {
-	for clock.Sleep(ctx, sampleEvery) {
+	for daemon.Sleep(ctx, sampleEvery) {
 		now := time.Now()
 		for name, p := range r.world.parts {
 			pids := p.pids()

@@ -9,39 +9,39 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/test/longrun/schedule"
 )
 
 // store is Redis, of one of the three kinds, behind links.
 type store struct {
 	kind      string
-	nodes     []*proctest.RedisNode
+	nodes     []*testkit.RedisNode
 	sentinels []*sentinel
 	addrs     []string // for agents and polygens
 	args      []string // of agents and polygens
-	links     map[string]*proctest.Link
+	links     map[string]*testkit.Link
 }
 
 // sentinel is one that can be started again.
 type sentinel struct {
-	*proctest.Process
+	*testkit.Process
 	conf string
 }
 
 func (s *sentinel) Restart(t *Scene) {
-	s.Process = proctest.Start(t, nil, "redis-server", s.conf, "--sentinel")
+	s.Process = testkit.Start(t, nil, "redis-server", s.conf, "--sentinel")
 }
 
 // clusterShards is how many shards users are divided into on a Redis Cluster.
 const clusterShards = 12
 
 func startStore(t *Scene, kind string) *store {
-	s := &store{kind: kind, links: map[string]*proctest.Link{}}
+	s := &store{kind: kind, links: map[string]*testkit.Link{}}
 	switch kind {
 	case "single":
-		n := proctest.StartRedisNode(t)
-		s.nodes, s.addrs = []*proctest.RedisNode{n}, []string{n.Addr}
+		n := testkit.StartRedisNode(t)
+		s.nodes, s.addrs = []*testkit.RedisNode{n}, []string{n.Addr}
 	case "sentinel":
 		s.startReplicated(t)
 		s.args = []string{"--redis-master", "sluice"}
@@ -54,7 +54,7 @@ func startStore(t *Scene, kind string) *store {
 
 // link makes a link of a name.
 func (s *store) link(t *Scene, name, to string) string {
-	s.links[name] = proctest.NewLink(t, to, 0)
+	s.links[name] = testkit.NewLink(t, to, 0)
 	return s.links[name].Addr
 }
 
@@ -63,22 +63,22 @@ func (s *store) link(t *Scene, name, to string) string {
 func (s *store) startReplicated(t *Scene) {
 	var announced []string
 	for i := range schedule.Nodes("sentinel") {
-		addr := proctest.FreeAddr(t)
+		addr := testkit.FreeAddr(t)
 		announced = append(announced, s.link(t, fmt.Sprintf("all→redis-%d", i), addr))
-		args := []string{"--replica-announce-ip", "127.0.0.1", "--replica-announce-port", proctest.PortOf(announced[i])}
+		args := []string{"--replica-announce-ip", "127.0.0.1", "--replica-announce-port", testkit.PortOf(announced[i])}
 		if i > 0 {
 			master := s.link(t, "replica→master", s.nodes[0].Addr)
-			args = append(args, "--replicaof", "127.0.0.1", proctest.PortOf(master))
+			args = append(args, "--replicaof", "127.0.0.1", testkit.PortOf(master))
 		}
-		s.nodes = append(s.nodes, proctest.StartRedisNodeAt(t, addr, args...))
+		s.nodes = append(s.nodes, testkit.StartRedisNodeAt(t, addr, args...))
 	}
 	for i := range schedule.Sentinels("sentinel") {
-		addr := proctest.FreeAddr(t)
+		addr := testkit.FreeAddr(t)
 		s.addrs = append(s.addrs, s.link(t, fmt.Sprintf("all→sentinel-%d", i), addr))
 		dir := t.TempDir()
 		text := fmt.Sprintf("bind 127.0.0.1\nport %s\ndir %s\nsentinel announce-ip 127.0.0.1\nsentinel announce-port %s\n"+
 			"sentinel monitor sluice 127.0.0.1 %s 2\nsentinel down-after-milliseconds sluice 1000\nsentinel failover-timeout sluice 5000\n",
-			proctest.PortOf(addr), dir, proctest.PortOf(s.addrs[i]), proctest.PortOf(announced[0]))
+			testkit.PortOf(addr), dir, testkit.PortOf(s.addrs[i]), testkit.PortOf(announced[0]))
 		conf := filepath.Join(dir, "sentinel.conf")
 		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -87,14 +87,14 @@ func (s *store) startReplicated(t *Scene) {
 		one.Restart(t)
 		s.sentinels = append(s.sentinels, one)
 	}
-	proctest.Eventually(t, "the replica follows", func() error {
+	testkit.Eventually(t, "the replica follows", func() error {
 		said, err := redisCall(s.nodes[1].Addr, "INFO", "replication")
 		if err == nil && !strings.Contains(said, "master_link_status:up") {
 			err = errors.New(said)
 		}
 		return err
 	})
-	proctest.Eventually(t, "the Sentinels know the replica and each other", func() error {
+	testkit.Eventually(t, "the Sentinels know the replica and each other", func() error {
 		for _, addr := range s.addrs {
 			// One that does not listen yet is behind a link that does.
 			said, err := redisCall(addr, "INFO", "sentinel")
@@ -112,19 +112,19 @@ func (s *store) startReplicated(t *Scene) {
 // startCluster starts three masters and three replicas: clients, and replicas, reach a node by one link, and the other nodes
 // of the cluster by another.
 func (s *store) startCluster(t *Scene) {
-	_, s.nodes = proctest.RedisClusterAt(t, func(i int, addr, bus string) []string {
+	_, s.nodes = testkit.RedisClusterAt(t, func(i int, addr, bus string) []string {
 		clients := s.link(t, fmt.Sprintf("all→redis-%d", i), addr)
 		nodes := s.link(t, fmt.Sprintf("nodes→redis-%d", i), bus)
 		s.addrs = append(s.addrs, clients)
-		return []string{"--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", proctest.PortOf(clients),
-			"--cluster-announce-bus-port", proctest.PortOf(nodes),
+		return []string{"--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", testkit.PortOf(clients),
+			"--cluster-announce-bus-port", testkit.PortOf(nodes),
 			"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "1000"}
 	})
 }
 
 // master is the node meant by the target of a fault: of several, the one that was the i-th master at first or else the replica
 // that has its place now.
-func (s *store) master(target string) *proctest.RedisNode {
+func (s *store) master(target string) *testkit.RedisNode {
 	if s.kind != "sentinel" {
 		return s.node(target)
 	}
@@ -136,20 +136,20 @@ func (s *store) master(target string) *proctest.RedisNode {
 	return s.nodes[0]
 }
 
-func (s *store) isMaster(n *proctest.RedisNode) bool {
+func (s *store) isMaster(n *testkit.RedisNode) bool {
 	said, err := redisCall(n.Addr, "ROLE")
 	return err == nil && strings.HasPrefix(said, "master")
 }
 
 // node is one by its name.
-func (s *store) node(target string) *proctest.RedisNode {
+func (s *store) node(target string) *testkit.RedisNode {
 	var i int
 	_, _ = fmt.Sscanf(target, "redis-%d", &i)
 	return s.nodes[i]
 }
 
 // replicaOf is a replica of a node in a cluster, nil if there is none.
-func (s *store) replicaOf(master *proctest.RedisNode) *proctest.RedisNode {
+func (s *store) replicaOf(master *testkit.RedisNode) *testkit.RedisNode {
 	id, err := redisCall(master.Addr, "CLUSTER", "MYID")
 	if err != nil {
 		return nil
@@ -167,8 +167,8 @@ func (s *store) replicaOf(master *proctest.RedisNode) *proctest.RedisNode {
 }
 
 // masters are the nodes that take writes now.
-func (s *store) masters() []*proctest.RedisNode {
-	return slices.DeleteFunc(slices.Clone(s.nodes), func(n *proctest.RedisNode) bool { return !s.isMaster(n) })
+func (s *store) masters() []*testkit.RedisNode {
+	return slices.DeleteFunc(slices.Clone(s.nodes), func(n *testkit.RedisNode) bool { return !s.isMaster(n) })
 }
 
 // redisCall asks a server that may not answer.

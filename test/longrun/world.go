@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/longrun/judge"
 )
 
@@ -21,7 +21,7 @@ import (
 type part struct {
 	name    string
 	clock   func(seconds int64) error // of programs in C
-	process func() *proctest.Process
+	process func() *testkit.Process
 	start   func()
 
 	mu    sync.Mutex // start, process and admin
@@ -152,12 +152,12 @@ type world struct {
 	t     *Scene
 	store *store
 	c     *cluster.Cluster
-	links map[string]*proctest.Link
+	links map[string]*testkit.Link
 	parts map[string]*part
 	clock clocks
 }
 
-// lineName is the name of the schedule for a line of test/cluster.
+// lineName is the name of the schedule for a line of internal/testkit/cluster.
 func lineName(line string) string {
 	what, of, _ := strings.Cut(line, " of ")
 	var i int
@@ -181,7 +181,7 @@ func lineName(line string) string {
 
 // startWorld starts a scenario's cluster in front of an origin.
 func startWorld(t *Scene, s *scenario, origin string) (*world, error) {
-	w := &world{t: t, scenario: s, links: map[string]*proctest.Link{}, parts: map[string]*part{}}
+	w := &world{t: t, scenario: s, links: map[string]*testkit.Link{}, parts: map[string]*part{}}
 	o := cluster.Options{
 		Instances: s.instances, Polygens: s.polygens, Limits: s.limits, MaxWait: s.maxWait, Master: true, Origin: origin,
 		Env: []string{"GORACE=halt_on_error=1"}, EnvOf: w.env, SPOAArgs: []string{"--drain", judge.Drain.String()},
@@ -217,7 +217,7 @@ func (w *world) line(name, to string) string {
 	}
 	name = lineName(name)
 	if w.links[name] == nil { // a process that is started again has the links that it had
-		w.links[name] = proctest.NewLink(w.t, to, 0)
+		w.links[name] = testkit.NewLink(w.t, to, 0)
 	}
 	return w.links[name].Addr
 }
@@ -238,12 +238,12 @@ func (w *world) env(process string) (env []string) {
 func (w *world) addParts() {
 	var t testing.TB = w.t
 	for i, in := range w.c.Instances {
-		w.add(&part{name: fmt.Sprintf("agent-%d", i), admin: in.Admin, process: func() *proctest.Process { return in.Agent }, start: func() { in.StartAgent(t) }})
-		w.add(&part{name: fmt.Sprintf("haproxy-%d", i), process: func() *proctest.Process { return in.HAProxy }, start: func() { in.StartHAProxy(t) },
+		w.add(&part{name: fmt.Sprintf("agent-%d", i), admin: in.Admin, process: func() *testkit.Process { return in.Agent }, start: func() { in.StartAgent(t) }})
+		w.add(&part{name: fmt.Sprintf("haproxy-%d", i), process: func() *testkit.Process { return in.HAProxy }, start: func() { in.StartHAProxy(t) },
 			clock: func(s int64) error { return w.clock.set("haproxy of "+in.Name, s) }})
 	}
 	for i := range w.c.Polygens {
-		p := &part{name: fmt.Sprintf("polygen-%d", i), admin: w.c.Polygens[i].Admin, process: func() *proctest.Process { return w.c.Polygens[i].Process }}
+		p := &part{name: fmt.Sprintf("polygen-%d", i), admin: w.c.Polygens[i].Admin, process: func() *testkit.Process { return w.c.Polygens[i].Process }}
 		p.start = func() { w.c.Polygens[i] = w.c.StartPolygen(t, i); p.admin = w.c.Polygens[i].Admin }
 		w.add(p)
 	}
@@ -252,11 +252,11 @@ func (w *world) addParts() {
 		if w.store.kind == "single" {
 			name = "redis"
 		}
-		w.add(&part{name: name, process: func() *proctest.Process { return n.Process }, start: func() { n.Restart(t) },
-			clock: func(s int64) error { return w.clock.set("redis-"+proctest.PortOf(n.Addr), s) }})
+		w.add(&part{name: name, process: func() *testkit.Process { return n.Process }, start: func() { n.Restart(t) },
+			clock: func(s int64) error { return w.clock.set("redis-"+testkit.PortOf(n.Addr), s) }})
 	}
 	for i, s := range w.store.sentinels {
-		w.add(&part{name: fmt.Sprintf("sentinel-%d", i), process: func() *proctest.Process { return s.Process }, start: func() { s.Restart(w.t) }})
+		w.add(&part{name: fmt.Sprintf("sentinel-%d", i), process: func() *testkit.Process { return s.Process }, start: func() { s.Restart(w.t) }})
 	}
 }
 

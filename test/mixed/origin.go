@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/origin"
 )
 
@@ -27,7 +27,7 @@ func Origin() http.Handler {
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	})
-	mux.HandleFunc("/hang", func(_ http.ResponseWriter, q *http.Request) { clock.Sleep(q.Context(), 2*time.Second) })
+	mux.HandleFunc("/hang", func(_ http.ResponseWriter, q *http.Request) { daemon.Sleep(q.Context(), 2*time.Second) })
 	mux.HandleFunc("/upgrade", func(w http.ResponseWriter, _ *http.Request) {
 		conn, buf, err := http.NewResponseController(w).Hijack()
 		if err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // Sizes of a window.
@@ -57,7 +57,7 @@ func newTab(t testing.TB, host string, s size, allowed ...string) *tab {
 		t.Fatal("chromium is not installed: run 'scripts/setup chromium', or as root 'apt-get install chromium'")
 	}
 	alloc, cancel := chromedp.NewExecAllocator(context.Background(),
-		chromedp.ExecPath(chromium), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(3*proctest.Patience),
+		chromedp.ExecPath(chromium), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(3*testkit.Patience),
 		chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true),
@@ -130,7 +130,7 @@ func (b *tab) listen(event any) {
 // run does something in the tab, for as long as is patient.
 func run[T any](b *tab, what string, action func(context.Context) (T, error)) T {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, 3*proctest.Patience)
+	ctx, cancel := context.WithTimeout(b.ctx, 3*testkit.Patience)
 	defer cancel()
 	out, err := action(ctx)
 	if err != nil {
@@ -185,7 +185,7 @@ func (b *tab) text(selector string) string {
 // await waits until an expression is true, and shows another one where it never is.
 func (b *tab) await(what, expression, show string) {
 	b.t.Helper()
-	proctest.Eventually(b.t, what, func() error {
+	testkit.Eventually(b.t, what, func() error {
 		if !eval[bool](b, "Boolean("+expression+")") {
 			return fmt.Errorf("%s is %q", show, eval[string](b, "String("+show+")"))
 		}

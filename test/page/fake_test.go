@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	polygen "github.com/sluice-qos/sluice/internal/admin/page"
 	"github.com/sluice-qos/sluice/internal/api"
+	polygen "github.com/sluice-qos/sluice/internal/polygen/api"
 )
 
 // fake is a server that says what the test wants, when the test wants it.
@@ -36,7 +36,7 @@ type fake struct {
 func startFake(t testing.TB) *fake {
 	f := &fake{changed: make(chan struct{}), dropped: make(chan struct{}), live: quiet(), jobs: api.Jobs{Users: []api.UserJobs{}, Workers: []api.JobWorker{}}}
 	mux := http.NewServeMux()
-	mux.Handle("/", polygen.Handler())
+	mux.Handle("/", polygen.Page())
 	mux.HandleFunc("GET /api/v1/live", f.serveLive)
 	mux.HandleFunc("GET /api/v1/policies", f.servePolicies)
 	mux.HandleFunc("GET /api/v1/jobs", func(w http.ResponseWriter, r *http.Request) {

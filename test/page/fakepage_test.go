@@ -11,7 +11,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
@@ -58,7 +58,7 @@ func TestHostileNames(t *testing.T) {
 		eval[bool](b, fmt.Sprintf(`(document.querySelectorAll("#user-rows a")[%d].click(), true)`, i))
 		b.awaitText("#user-state", "throttled")
 		want := "user=" + escaped(n)
-		proctest.Eventually(t, "the page asks for the user", func() error {
+		testkit.Eventually(t, "the page asks for the user", func() error {
 			if !f.wasAsked(want) {
 				return fmt.Errorf("for %q it asked for %q, want %q at its end", n, f.lastAsked(), want)
 			}
@@ -113,7 +113,7 @@ func TestConnection(t *testing.T) {
 
 	b.awaitText("#user-rows", "user-07")
 	eval[bool](b, `(document.querySelector("[data-sort=down] button").click(), true)`)
-	proctest.Eventually(t, "the list is asked for in another order", func() error {
+	testkit.Eventually(t, "the list is asked for in another order", func() error {
 		if got := f.lastAsked(); got != "sort=down&n=50" {
 			return fmt.Errorf("it was asked for %q", got)
 		}
@@ -149,7 +149,7 @@ func TestConnection(t *testing.T) {
 
 	for _, hidden := range []bool{true, false} {
 		eval[bool](b, fmt.Sprintf(`(Object.defineProperty(document, "hidden", {value: %v, configurable: true}), document.dispatchEvent(new Event("visibilitychange")))`, hidden))
-		proctest.Eventually(t, "streams of a tab that is hidden: "+strconv.FormatBool(hidden), func() error {
+		testkit.Eventually(t, "streams of a tab that is hidden: "+strconv.FormatBool(hidden), func() error {
 			if n := f.streams(); (n == 0) != hidden {
 				return fmt.Errorf("%d are open", n)
 			}

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 const limitFile = `version: 1
@@ -162,11 +162,11 @@ func startUp(t *testing.T) *up {
 	if err := os.MkdirAll(filepath.Join(dir, "config"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	u := &up{admin: proctest.FreeAddr(t), limits: "config/limits.yaml"}
+	u := &up{admin: testkit.FreeAddr(t), limits: "config/limits.yaml"}
 	if err := os.WriteFile(filepath.Join(dir, u.limits), []byte(limitFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	host, port, err := net.SplitHostPort(proctest.FreeAddrs(t, instances))
+	host, port, err := net.SplitHostPort(testkit.FreeAddrs(t, instances))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,10 +178,10 @@ func startUp(t *testing.T) *up {
 		u.instances = append(u.instances, net.JoinHostPort(host, strconv.Itoa(first+i)))
 	}
 	// A shell's cd, so that the page names the file as people write it.
-	p := proctest.Start(t, []string{"TMPDIR=" + dir}, "/bin/sh", "-c", `cd "$1" && shift && exec "$@"`, "sh", dir, program, "up", "--limits", u.limits, "--listen", u.instances[0], "--instances", strconv.Itoa(instances),
-		"--identify", "header:X-User", "--admin", u.admin, "--haproxy", proctest.HAProxyPath(t), "--max-wait", "1s")
+	p := testkit.Start(t, []string{"TMPDIR=" + dir}, "/bin/sh", "-c", `cd "$1" && shift && exec "$@"`, "sh", dir, program, "up", "--limits", u.limits, "--listen", u.instances[0], "--instances", strconv.Itoa(instances),
+		"--identify", "header:X-User", "--admin", u.admin, "--haproxy", testkit.HAProxyPath(t), "--max-wait", "1s")
 	p.Name = "sluice up"
-	proctest.Eventually(t, "sluice up is ready", func() error {
+	testkit.Eventually(t, "sluice up is ready", func() error {
 		if !p.Running() {
 			t.Fatalf("it ended:\n%s", p.Output())
 		}

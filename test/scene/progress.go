@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/closed"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
@@ -26,7 +26,7 @@ func (s *Scene) Closed(user string, clients int, d time.Duration) closed.Spec {
 // AwaitNothingInProgress waits until every count of requests in progress is 0: in HAProxy, in the agents and in Redis.
 func (s *Scene) AwaitNothingInProgress(t testing.TB) {
 	t.Helper()
-	proctest.Eventually(t, "every count is 0", func() error {
+	testkit.Eventually(t, "every count is 0", func() error {
 		for _, in := range s.Instances {
 			if n := in.Metric(t, "sluice_requests_in_progress"); n != 0 {
 				return fmt.Errorf("%s: the agent counts %v requests in progress", in.Name, n)
@@ -78,7 +78,7 @@ func (s *Scene) checkSlots(t testing.TB) error {
 // SlotsInRedis is a line for each instance and user: slots held, requests in progress, the number of the last ask, its time, the key.
 func (s *Scene) SlotsInRedis(t testing.TB) string {
 	t.Helper()
-	return proctest.RedisCommand(t, s.Server, "EVAL", `
+	return testkit.RedisCommand(t, s.Server, "EVAL", `
 		local holdings = {}
 		for _, key in ipairs(redis.call('KEYS', 'sluice:*:slots:*')) do
 		  for _, v in ipairs(redis.call('HVALS', key)) do table.insert(holdings, v .. ' ' .. key) end

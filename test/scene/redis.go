@@ -8,15 +8,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 // Secured is Redis with TLS and users.
-type Secured struct{ proctest.SecureRedis }
+type Secured struct{ testkit.SecureRedis }
 
 // NewSecured makes certificates and users until the test ends.
-func NewSecured(t testing.TB) Secured { return Secured{proctest.NewSecureRedis(t)} }
+func NewSecured(t testing.TB) Secured { return Secured{testkit.NewSecureRedis(t)} }
 
 // Options are those of two instances with a ShortWait, whose agents and polygens are Redis' users of deploy/redis/users.acl.
 func (s Secured) Options(limits string, redis []string, more ...string) cluster.Options {
@@ -36,18 +36,18 @@ sentinel sentinel-pass sentinel
 
 // Sentinels starts a master, its replica and three Sentinels that watch them, and returns the Options of instances that follow
 // the Sentinels.
-func (s Secured) Sentinels(t testing.TB, limits string) (master, replica *proctest.RedisNode, o cluster.Options) {
+func (s Secured) Sentinels(t testing.TB, limits string) (master, replica *testkit.RedisNode, o cluster.Options) {
 	t.Helper()
-	port := func() string { return proctest.PortOf(proctest.FreeAddr(t)) }
+	port := func() string { return testkit.PortOf(testkit.FreeAddr(t)) }
 	masterPort := port()
-	master = proctest.StartRedisNode(t, append(slices.Clone(s.Args), "--tls-port", masterPort)...)
-	replica = proctest.StartRedisNode(t, append(slices.Clone(s.Args), "--tls-port", port(), "--replicaof", "127.0.0.1", masterPort)...)
+	master = testkit.StartRedisNode(t, append(slices.Clone(s.Args), "--tls-port", masterPort)...)
+	replica = testkit.StartRedisNode(t, append(slices.Clone(s.Args), "--tls-port", port(), "--replicaof", "127.0.0.1", masterPort)...)
 	var addrs []string
 	for range 3 {
-		addr := proctest.FreeAddr(t)
+		addr := testkit.FreeAddr(t)
 		addrs = append(addrs, addr)
 		text := fmt.Sprintf("bind 127.0.0.1\nport 0\ntls-port %s\ndir %s\nsentinel monitor sluice 127.0.0.1 %s 2\nsentinel down-after-milliseconds sluice 1000\nsentinel failover-timeout sluice 5000\n",
-			proctest.PortOf(addr), t.TempDir(), masterPort) + sentinelUsers
+			testkit.PortOf(addr), t.TempDir(), masterPort) + sentinelUsers
 		for option := range slices.Chunk(s.Args, 2) {
 			if option[0] != "--aclfile" {
 				text += strings.TrimPrefix(option[0], "--") + " " + option[1] + "\n"
@@ -57,10 +57,10 @@ func (s Secured) Sentinels(t testing.TB, limits string) (master, replica *procte
 		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		proctest.Start(t, nil, "redis-server", conf, "--sentinel")
+		testkit.Start(t, nil, "redis-server", conf, "--sentinel")
 	}
-	proctest.Eventually(t, "the replica follows", func() error {
-		if said := proctest.RedisCommand(t, replica.Addr, "INFO", "replication"); !strings.Contains(said, "master_link_status:up") {
+	testkit.Eventually(t, "the replica follows", func() error {
+		if said := testkit.RedisCommand(t, replica.Addr, "INFO", "replication"); !strings.Contains(said, "master_link_status:up") {
 			return fmt.Errorf("%s", said)
 		}
 		return nil

@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-qos/sluice/bench/load"
 	"github.com/sluice-qos/sluice/bench/transfer"
 	"github.com/sluice-qos/sluice/internal/origin"
-	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/test/cluster"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 )
 
 // ShortWait is the Options.MaxWait of tests that kill and stop parts: ten times the shipped wait. HAProxy's time-outs and the
@@ -109,7 +109,7 @@ func (s *Scene) Hold(t testing.TB, user string, requests int) (release func()) {
 			}
 		}()
 	}
-	proctest.Eventually(t, "requests of "+user+" are in progress", func() error {
+	testkit.Eventually(t, "requests of "+user+" are in progress", func() error {
 		if n := h.running.Load(); n != int64(requests) {
 			return fmt.Errorf("%d of %d are", n, requests)
 		}
@@ -125,7 +125,7 @@ func Serve(t testing.TB, h http.Handler) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: proctest.Patience}
+	server := &http.Server{Handler: h, ReadHeaderTimeout: testkit.Patience}
 	go func() { _ = server.Serve(l) }() // ends with Close
 	t.Cleanup(func() { _ = server.Close() })
 	return l.Addr().String()
@@ -141,7 +141,7 @@ func (s *Scene) Offer(t testing.TB, pattern string, rate float64, d time.Duratio
 // OfferUntil is Offer at once, until ctx ends.
 func (s *Scene) OfferUntil(ctx context.Context, t testing.TB, rate float64, requests func(i int) load.Request) *load.Report {
 	t.Helper()
-	r := s.offer(t, ctx, "even", rate, proctest.Patience, requests)
+	r := s.offer(t, ctx, "even", rate, testkit.Patience, requests)
 	return r.Only(func(x load.Result) bool { return x.Failure != load.Unfinished })
 }
 
@@ -151,7 +151,7 @@ func (s *Scene) offer(t testing.TB, ctx context.Context, pattern string, rate fl
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := load.Run(ctx, load.Spec{Targets: targets, Rate: rate, Duration: d, Align: true, Requests: requests, Timeout: proctest.Patience})
+	r, err := load.Run(ctx, load.Spec{Targets: targets, Rate: rate, Duration: d, Align: true, Requests: requests, Timeout: testkit.Patience})
 	if err != nil && (r == nil || ctx.Err() == nil) {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func Do(t testing.TB, method, address, user string, headers ...string) (*http.Re
 
 // Send is Do for other goroutines than the test's, with a body.
 func Send(ctx context.Context, method, address, user, body string, headers ...string) (*http.Response, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, proctest.Patience)
+	ctx, cancel := context.WithTimeout(ctx, testkit.Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+address, strings.NewReader(body))
 	if err != nil {
@@ -270,7 +270,7 @@ func (s *Scene) Admitted(t testing.TB, method, path, user string, requests int) 
 // Await waits until a request of a user to each instance is answered with a status.
 func (s *Scene) Await(t testing.TB, what, user string, status int) {
 	t.Helper()
-	proctest.Eventually(t, what, func() error {
+	testkit.Eventually(t, what, func() error {
 		for _, in := range s.Instances {
 			if res, _ := Get(t, in.Address, user); res.StatusCode != status {
 				return fmt.Errorf("%s: %s", in.Name, res.Status)
@@ -283,7 +283,7 @@ func (s *Scene) Await(t testing.TB, what, user string, status int) {
 // AwaitMetric waits until a value of a metric at an admin address passes a check.
 func AwaitMetric(t testing.TB, admin, metric string, passes func(float64) bool) {
 	t.Helper()
-	proctest.Eventually(t, metric+" of "+admin, func() error {
+	testkit.Eventually(t, metric+" of "+admin, func() error {
 		v, err := cluster.ReadMetric(admin, metric)
 		if err == nil && !passes(v) {
 			err = fmt.Errorf("it is %v", v)
@@ -299,7 +299,7 @@ func Is(want float64) func(float64) bool { return func(v float64) bool { return 
 func Told(t testing.TB, p *cluster.Polygen, method, path, body string) (answer string) {
 	t.Helper()
 	tried := false
-	proctest.Eventually(t, method+" "+path, func() error {
+	testkit.Eventually(t, method+" "+path, func() error {
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+p.Admin+path, bytes.NewBufferString(body))
 		if err != nil {
 			t.Fatal(err)

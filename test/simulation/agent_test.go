@@ -6,15 +6,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// Those of internal/spoa.
+// Those of internal/agent.
 const (
 	flushEvery  = 5 * time.Millisecond
 	longestRest = 250 * time.Millisecond
@@ -105,12 +105,12 @@ func keyOf(user int, r limits.Rate) ratelimit.Key {
 	return ratelimit.Key{Class: r.Class, User: userName(user), Window: r.Window}
 }
 
-// agent is the shell around the cores: what internal/spoa does.
+// agent is the shell around the cores: what internal/agent does.
 type agent struct {
 	process
 	edge    *edge
 	offset  time.Duration // of the machine's clock when it began; it follows none that is set
-	clock   clock.Clock
+	clock   daemon.Clock
 	tokens  *ratelimit.Agent
 	slots   *concurrency.Agent
 	bytes   *bandwidth.Agent
@@ -329,7 +329,7 @@ func (a *agent) prepare() {
 	}
 	a.register(func(ok bool) {
 		if !ok {
-			a.after(bus.BeatEvery, a.prepare)
+			a.after(redisbus.BeatEvery, a.prepare)
 			return
 		}
 		serve := func() {
@@ -339,17 +339,17 @@ func (a *agent) prepare() {
 				l.arm(flushEvery)
 			}
 			a.edge.haproxy.tellAll()
-			a.after(bus.BeatEvery, a.beat)
+			a.after(redisbus.BeatEvery, a.beat)
 		}
 		if a.instances <= 1 {
 			serve()
 			return
 		}
-		a.after(bus.BeatEvery/2, func() {
+		a.after(redisbus.BeatEvery/2, func() {
 			a.register(func(bool) {})
-			a.after(bus.BeatEvery/2, func() {
+			a.after(redisbus.BeatEvery/2, func() {
 				a.register(func(bool) {})
-				a.after(bus.BeatEvery/2, func() { a.register(func(bool) {}); a.after(10*time.Millisecond, serve) })
+				a.after(redisbus.BeatEvery/2, func() { a.register(func(bool) {}); a.after(10*time.Millisecond, serve) })
 			})
 		})
 	})
@@ -376,7 +376,7 @@ func (a *agent) register(done func(ok bool)) {
 		a.noAnswer = !ok
 		if ok {
 			a.clock.Sample(sent, a.local(), r.at)
-			if back := a.listed.Sub(r.at); back <= 0 || back >= bus.BeatEvery {
+			if back := a.listed.Sub(r.at); back <= 0 || back >= redisbus.BeatEvery {
 				a.takeInstances(r)
 			}
 		}
@@ -404,7 +404,7 @@ func (a *agent) beat() {
 		return
 	}
 	began := a.world.Now
-	a.register(func(bool) { a.after(bus.BeatEvery-a.world.Now.Sub(began), a.beat) })
+	a.register(func(bool) { a.after(redisbus.BeatEvery-a.world.Now.Sub(began), a.beat) })
 }
 
 // announce publishes a list of instances.
@@ -431,7 +431,7 @@ func hostOf(instance string) string {
 // takeInstances puts a list of instances into force.
 func (a *agent) takeInstances(r registered) {
 	rank, there := slices.BinarySearch(r.names, a.name)
-	if !there || len(r.names) < a.instances && (a.noAnswer || a.world.Now.Sub(a.found) < bus.Lapse) {
+	if !there || len(r.names) < a.instances && (a.noAnswer || a.world.Now.Sub(a.found) < redisbus.Lapse) {
 		return
 	}
 	a.listed, a.instances = r.at, len(r.names)
@@ -453,7 +453,7 @@ func (a *agent) takeInstances(r registered) {
 	})
 }
 
-// followAway and away are internal/spoa/away.go.
+// followAway and away are internal/agent/away.go.
 func (a *agent) followAway(sec int64, names []string) {
 	if slices.Equal(names, a.names) {
 		return

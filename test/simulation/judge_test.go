@@ -5,10 +5,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/simulation"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
+	"github.com/sluice-qos/sluice/test/simulation"
 )
 
 // judge sees all that is admitted, runs and moves, and knows what of it may not be.

@@ -10,7 +10,7 @@ import (
 )
 
 // lane carries one kind of asks to Redis and the answers back, one batch at a time: tokens, slots or
-// what is moved. It is internal/spoa/lane.go.
+// what is moved. It is internal/agent/lane.go.
 type lane struct {
 	agent   *agent
 	kind    int
@@ -212,7 +212,7 @@ func answer[Ask, Grant any](a *agent, core interface {
 	})
 }
 
-// loss is internal/spoa/loss.go.
+// loss is internal/agent/loss.go.
 type loss struct {
 	trips   []time.Duration
 	longest time.Duration // that a request waits for Redis

@@ -3,8 +3,8 @@ package simulation_test
 import (
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -16,7 +16,7 @@ type polygen struct {
 	process
 	number int
 	offset time.Duration
-	clock  clock.Clock
+	clock  daemon.Clock
 	rates  *ratelimit.Watch
 	slots  *concurrency.Watch
 	bytes  *bandwidth.Watch
@@ -28,7 +28,7 @@ type polygen struct {
 func (p *polygen) start() {
 	p.rates, p.slots, p.bytes = ratelimit.NewWatch(false), concurrency.NewWatch(0), bandwidth.NewWatch()
 	p.live, p.leadsTo = nil, time.Time{}
-	p.clock = clock.Clock{}
+	p.clock = daemon.Clock{}
 	p.every(100*time.Millisecond, func() { p.slots.Tick(p.now()); p.send() })
 	p.every(50*time.Millisecond, func() { p.bytes.Tick(p.now()); p.send() })
 	p.every(time.Second, func() { p.rates.Forget(p.now()) })
@@ -99,7 +99,7 @@ func (w *world) report(hear func(p *polygen)) {
 	}
 }
 
-func (p *polygen) usage(instance string, entries []bus.UsageEntry) {
+func (p *polygen) usage(instance string, entries []redisbus.UsageEntry) {
 	for _, u := range entries {
 		limit := 0
 		for _, r := range p.world.users[userNumber(u.Key.User)].rates {

@@ -5,12 +5,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// stored is what Redis has. Its methods are the scripts in internal/bus/scripts, which
+// stored is what Redis has. Its methods are the scripts in internal/redisbus/scripts, which
 // TestScripts holds them equal to.
 type stored struct {
 	heard    map[string]uint64 // the last batch of each agent
@@ -53,7 +53,7 @@ func (s *stored) copy() *stored {
 }
 
 // take is scripts/take.lua and scripts/burst.lua. It also returns what is published.
-func (s *stored) take(at time.Time, instance string, asks []ratelimit.Ask) (grants []ratelimit.Grant, usage []bus.UsageEntry) {
+func (s *stored) take(at time.Time, instance string, asks []ratelimit.Ask) (grants []ratelimit.Grant, usage []redisbus.UsageEntry) {
 	seq := asks[0].Seq
 	again := seq > 0 && seq <= s.heard[instance]
 	s.heard[instance] = max(s.heard[instance], seq)
@@ -64,7 +64,7 @@ func (s *stored) take(at time.Time, instance string, asks []ratelimit.Ask) (gran
 		g, tell := s.takeOne(at, ask, again)
 		grants = append(grants, g)
 		if tell && !again {
-			usage = append(usage, bus.UsageEntry{Second: ask.WindowStart, Key: ask.Key, Total: g.Total})
+			usage = append(usage, redisbus.UsageEntry{Second: ask.WindowStart, Key: ask.Key, Total: g.Total})
 		}
 	}
 	return grants, usage
@@ -150,7 +150,7 @@ func (s *stored) slot(at time.Time, instance string, known int, ask concurrency.
 	if ask.Portion > 0 {
 		heard := 0
 		for _, at := range s.alive {
-			if at > s.silent(now)-bus.AliveEvery(known).Milliseconds()+500 && at < now+aliveTimeout {
+			if at > s.silent(now)-redisbus.AliveEvery(known).Milliseconds()+500 && at < now+aliveTimeout {
 				heard++
 			}
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -19,15 +19,15 @@ import (
 // TestScripts holds what the simulated Redis does equal to what the scripts do in a real one, for
 // random calls of several instances: tokens, accounts, slots, and who is there.
 func TestScripts(t *testing.T) {
-	_, addr := proctest.Redis(t)
+	_, addr := testkit.Redis(t)
 	ctx := context.Background()
-	flush := func() { proctest.RedisCommand(t, addr, "FLUSHALL") }
+	flush := func() { testkit.RedisCommand(t, addr, "FLUSHALL") }
 	rapid.Check(t, func(t *rapid.T) {
 		flush()
-		buses := make(map[string]*bus.Bus)
+		buses := make(map[string]*redisbus.Bus)
 		for _, name := range []string{"a#1", "b#1", "c#1"} {
 			// A call that is given up may be heard all the same.
-			b, err := bus.Open(bus.Options{Addresses: []string{addr}, Shards: 1, Timeout: time.Minute})
+			b, err := redisbus.Open(redisbus.Options{Addresses: []string{addr}, Shards: 1, Timeout: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/simulation"
+	"github.com/sluice-qos/sluice/test/simulation"
 )
 
 // world is one run of a history.

@@ -31,7 +31,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/sluice-qos/sluice/internal/pgserver"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 type options struct {
@@ -58,7 +58,7 @@ func main() {
 func runExample(ctx context.Context, out io.Writer, o options) (err error) {
 	if o.database == "" {
 		fmt.Fprintln(out, "starting PostgreSQL ...")
-		server, err := pgserver.Start()
+		server, err := testkit.StartPostgres()
 		if err != nil {
 			return err
 		}

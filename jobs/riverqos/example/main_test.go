@@ -11,13 +11,13 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/sluice-qos/sluice/internal/pgserver"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
+
 	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 func TestTheExampleRunsToItsEnd(t *testing.T) {
-	server, err := pgserver.Start()
+	server, err := testkit.StartPostgres()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestTheExampleEndsWhenItIsTold(t *testing.T) {
 // An operator who asks it is told who waits, and why.
 func TestTheExampleTellsOperators(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	address := proctest.FreeAddr(t)
+	address := testkit.FreeAddr(t)
 	ended := make(chan error, 1)
 	var out strings.Builder
 	go func() { ended <- runExample(ctx, &out, options{jobs: 5, each: time.Hour, listen: address}) }()
@@ -109,7 +109,7 @@ func TestTheExampleTellsOperators(t *testing.T) {
 		}
 		return json.NewDecoder(r.Body).Decode(answer)
 	}
-	proctest.Eventually(t, "both users' jobs run and wait", func() error {
+	testkit.Eventually(t, "both users' jobs run and wait", func() error {
 		var list workerapi.UserList
 		if err := read("/jobs", &list); err != nil {
 			return err

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/slotstest"
 )
@@ -22,7 +22,7 @@ func conformance(t *testing.T, dsn string) {
 }
 
 // throughPgBouncer has fewer connections to the server than the pool has to PgBouncer.
-func throughPgBouncer(t *testing.T, dsn string) { conformance(t, proctest.PgBouncer(t, dsn)) }
+func throughPgBouncer(t *testing.T, dsn string) { conformance(t, testkit.PgBouncer(t, dsn)) }
 
 // needsNoSession calls every method in a session that has just forgotten everything,
 // as it may be in PgBouncer's transaction mode, in every mode of pgx that allows it and

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
 )
@@ -83,7 +83,7 @@ func renewEnded(t *testing.T, dsn string) {
 	if v, err := slots.Acquire(ctx, c, total(1), time.Millisecond, true); err != nil || !v.Granted {
 		t.Fatalf("Acquire = %+v, %v", v, err)
 	}
-	proctest.Eventually(t, "the lease ends", func() error { // User frees nothing
+	testkit.Eventually(t, "the lease ends", func() error { // User frees nothing
 		if u, err := slots.User(ctx, "alice"); err != nil || len(u.Held) > 0 {
 			return fmt.Errorf("User = %+v, %w", u, err)
 		}
@@ -136,7 +136,7 @@ func cancelled(t *testing.T, dsn string) {
 // back, in the same pool. What had reached its log is still so.
 func TestServerDies(t *testing.T) {
 	ctx := context.Background()
-	server := proctest.Postgres(t, "fsync=on")
+	server := testkit.Postgres(t, "fsync=on")
 	pool := open(t, server.DSN, 4)
 	slots, _ := fresh(t, pool)
 	held, parked := job("alice", "held"), job("alice", "parked")
@@ -145,7 +145,7 @@ func TestServerDies(t *testing.T) {
 			t.Fatalf("Acquire(%q) = %+v, %v", c.ID, v, err)
 		}
 	}
-	proctest.Eventually(t, "the log reaches the disk", func() error { // for which nothing waited
+	testkit.Eventually(t, "the log reaches the disk", func() error { // for which nothing waited
 		if n := number(t, pool, `SELECT (pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn())::int`); n != 0 {
 			return fmt.Errorf("it is %d bytes behind", n)
 		}
@@ -163,7 +163,7 @@ func TestServerDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	var lost []jobs.Claim
-	proctest.Eventually(t, "renew after the server is back", func() (err error) {
+	testkit.Eventually(t, "renew after the server is back", func() (err error) {
 		lost, err = slots.Renew(ctx, []jobs.Claim{held, parked}, long)
 		return err
 	})

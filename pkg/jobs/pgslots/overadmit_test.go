@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // Twenty transactions come at once for the slots of one user, whose limit is 3.
@@ -162,7 +162,7 @@ func behindTheFirst(t *testing.T, pool *pgxpool.Pool, first func(context.Context
 // waitForLocks waits until so many wait for an advisory lock.
 func waitForLocks(t *testing.T, pool *pgxpool.Pool, n int) {
 	t.Helper()
-	proctest.Eventually(t, "waiting for the lock", func() error {
+	testkit.Eventually(t, "waiting for the lock", func() error {
 		got := number(t, pool, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`)
 		if got != n {
 			return fmt.Errorf("%d wait for it, want %d", got, n)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
 )
@@ -19,7 +19,7 @@ const long = time.Hour // of leases that must not end while a test runs
 // TestSlots shares one server between its tests, each of which has a schema of its own.
 func TestSlots(t *testing.T) {
 	// Deadlocks are found at once, and dead rows stay.
-	dsn := proctest.Postgres(t, "deadlock_timeout=10ms", "autovacuum=off").DSN
+	dsn := testkit.Postgres(t, "deadlock_timeout=10ms", "autovacuum=off").DSN
 	for _, c := range []struct {
 		name string
 		run  func(t *testing.T, dsn string)

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
@@ -102,7 +102,7 @@ func deadRows(t *testing.T, dsn string) {
 			if n := number(t, pool, `SELECT pg_relation_size($1::text::regclass) / 8192`, in(schema, "@schema@.slots")); n <= most {
 				t.Fatalf("the table has %d pages, want more than %d", n, most)
 			}
-			proctest.Eventually(t, "few pages are read", func() error {
+			testkit.Eventually(t, "few pages are read", func() error {
 				if n := pagesRead(t, pool, schema); n > most {
 					return fmt.Errorf("%d pages, want up to %d", n, most)
 				}
@@ -177,7 +177,7 @@ func sweeps(t *testing.T, dsn string) {
 	if v, err := slots.Acquire(ctx, job("alice", "a"), total(1), long, true); err != nil || !v.Granted {
 		t.Fatalf("Acquire = %+v, %v", v, err)
 	}
-	proctest.Eventually(t, "the slots of the dead are gone", func() error {
+	testkit.Eventually(t, "the slots of the dead are gone", func() error {
 		if _, err := slots.Waiting(ctx, "", 10); err != nil {
 			return err
 		}

@@ -25,10 +25,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/clock"
-	"github.com/sluice-qos/sluice/internal/loglimit"
-	"github.com/sluice-qos/sluice/internal/metric"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
@@ -57,11 +56,11 @@ type Config struct {
 // Limits are what was published last. They are safe for concurrent use.
 type Limits struct {
 	config Config
-	reader *bus.LimitReader
+	reader *redisbus.LimitReader
 	set    atomic.Pointer[limits.Set] // nil before the first
 
 	failed   bool // the last time
-	failures loglimit.Limit
+	failures daemon.LogLimit
 	errors   *prometheus.CounterVec // reason
 	answered prometheus.Gauge
 }
@@ -76,15 +75,15 @@ func New(client redis.UniversalClient, config Config) *Limits {
 	if config.File == nil {
 		config.File = func() *limits.Set { return nil }
 	}
-	metrics := metric.With(config.Registry)
+	metrics := daemon.Metrics(config.Registry)
 	l := &Limits{
-		config: config, reader: bus.NewLimitReader(client),
+		config: config, reader: redisbus.NewLimitReader(client),
 		errors: metrics.Counters("sluice_jobs_limits_errors_total",
 			"Failures to read the limits that polygen publishes, by reason: redis (it did not answer in time, or refused), missing (none, or not all of them, are there), checksum (they are damaged) or invalid (this version of the worker does not understand them). Those of before count.", "reason"),
 		answered: metrics.Gauge("sluice_jobs_limits_success_timestamp_seconds",
 			"When the worker last knew what polygen publishes, in seconds since 1970; 0 if it never did, and the limit file counts."),
 	}
-	for _, reason := range []string{bus.UnreachableLimits, bus.MissingLimits, bus.DamagedLimits, bus.InvalidLimits} {
+	for _, reason := range []string{redisbus.UnreachableLimits, redisbus.MissingLimits, redisbus.DamagedLimits, redisbus.InvalidLimits} {
 		l.errors.WithLabelValues(reason)
 	}
 	return l
@@ -111,7 +110,7 @@ func (l *Limits) Run(ctx context.Context) error {
 			}
 		}
 		// At random, so that workers that began together do not all ask at once.
-		if !clock.Sleep(ctx, wait-rand.N(wait/4)) {
+		if !daemon.Sleep(ctx, wait-rand.N(wait/4)) {
 			return nil
 		}
 	}
@@ -137,9 +136,9 @@ func (l *Limits) note(err error) {
 
 func reasonOf(err error) string {
 	if errors.As(err, new(limitfile.Errors)) {
-		return bus.InvalidLimits
+		return redisbus.InvalidLimits
 	}
-	return bus.LimitErrorReason(err)
+	return redisbus.LimitErrorReason(err)
 }
 
 // follow reads the limits if they are others than those in force.

@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/redislimits"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -31,9 +31,9 @@ const (
 // follower is a worker that follows what a polygen publishes in a real Redis.
 type follower struct {
 	testing.TB
-	redis  *proctest.Process
+	redis  *testkit.Process
 	addr   string
-	bus    *bus.Bus // the polygen's
+	bus    *redisbus.Bus // the polygen's
 	limits *redislimits.Limits
 	tiers  jobs.FileTiers
 	reg    *prometheus.Registry
@@ -60,10 +60,10 @@ func (b *safeBuffer) String() string {
 
 func follow(t *testing.T) *follower {
 	t.Helper()
-	f := &follower{TB: t, addr: proctest.FreeAddr(t), reg: prometheus.NewPedanticRegistry(), log: &safeBuffer{}}
+	f := &follower{TB: t, addr: testkit.FreeAddr(t), reg: prometheus.NewPedanticRegistry(), log: &safeBuffer{}}
 	f.startRedis()
 	var err error
-	if f.bus, err = bus.Open(bus.Options{Addresses: []string{f.addr}, Username: "sluice-polygen", Password: "sluice-polygen", Timeout: proctest.Patience}); err != nil {
+	if f.bus, err = redisbus.Open(redisbus.Options{Addresses: []string{f.addr}, Username: "sluice-polygen", Password: "sluice-polygen", Timeout: testkit.Patience}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.bus.Close() })
@@ -78,7 +78,7 @@ func follow(t *testing.T) *follower {
 }
 
 func (f *follower) startRedis() {
-	f.redis = proctest.RedisAt(f, f.addr, "--aclfile", proctest.RedisUsers(f))
+	f.redis = testkit.RedisAt(f, f.addr, "--aclfile", testkit.RedisUsers(f))
 }
 
 // run follows until the test ends.
@@ -100,7 +100,7 @@ func (f *follower) publish(set *limits.Set) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	if err := f.bus.PublishLimits(f.Context(), bus.PublishedLimits{Version: set.Version(), File: file, Overrides: overrides}); err != nil {
+	if err := f.bus.PublishLimits(f.Context(), redisbus.PublishedLimits{Version: set.Version(), File: file, Overrides: overrides}); err != nil {
 		f.Fatal(err)
 	}
 }
@@ -108,7 +108,7 @@ func (f *follower) publish(set *limits.Set) {
 // may waits until a user may run so many jobs.
 func (f *follower) may(user string, total int) {
 	f.Helper()
-	proctest.Eventually(f, "the limit of "+user, func() error {
+	testkit.Eventually(f, "the limit of "+user, func() error {
 		if got := f.total(user); got != total {
 			return fmt.Errorf("%d jobs, want %d", got, total)
 		}
@@ -128,7 +128,7 @@ func (f *follower) total(user string) int {
 // counts waits until a reason is counted, and returns how often.
 func (f *follower) counts(reason string, above float64) (n float64) {
 	f.Helper()
-	proctest.Eventually(f, "errors for the reason "+reason, func() error {
+	testkit.Eventually(f, "errors for the reason "+reason, func() error {
 		if n = f.value("sluice_jobs_limits_errors_total", reason); n <= above {
 			return fmt.Errorf("%v, want more than %v", n, above)
 		}
@@ -218,7 +218,7 @@ func TestFollow(t *testing.T) {
 			t.Errorf("the log lacks %q:\n%s", want, f.log)
 		}
 	}
-	if got := f.value("sluice_jobs_limits_success_timestamp_seconds", ""); time.Since(time.Unix(int64(got), 0)) > proctest.Patience {
+	if got := f.value("sluice_jobs_limits_success_timestamp_seconds", ""); time.Since(time.Unix(int64(got), 0)) > testkit.Patience {
 		t.Errorf("the last success is at %v, want now", got)
 	}
 }
@@ -231,7 +231,7 @@ func TestDamagedLimits(t *testing.T) {
 	f.run()
 	f.may("ann", 3)
 	ctx := t.Context()
-	if err := f.bus.PublishLimits(ctx, bus.PublishedLimits{Version: "newer", File: []byte("version: 2\n")}); err != nil {
+	if err := f.bus.PublishLimits(ctx, redisbus.PublishedLimits{Version: "newer", File: []byte("version: 2\n")}); err != nil {
 		t.Fatal(err)
 	}
 	f.counts("invalid", 0)

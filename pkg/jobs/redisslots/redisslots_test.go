@@ -13,21 +13,21 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/redisslots"
 	"github.com/sluice-qos/sluice/pkg/jobs/slotstest"
 )
 
 func TestRedis(t *testing.T) {
-	_, addr := proctest.Redis(t)
+	_, addr := testkit.Redis(t)
 	slotstest.Run(t, real(connect(t, addr)))
 }
 
 // The user of deploy/redis/users.acl may do all that a worker does.
 func TestRedisAsItsUser(t *testing.T) {
-	_, addr := proctest.RedisWithUsers(t)
-	client := redis.NewClient(&redis.Options{Addr: addr, Username: "sluice-jobs", Password: "sluice-jobs", PoolSize: 64, ReadTimeout: proctest.Patience, WriteTimeout: proctest.Patience})
+	_, addr := testkit.RedisWithUsers(t)
+	client := redis.NewClient(&redis.Options{Addr: addr, Username: "sluice-jobs", Password: "sluice-jobs", PoolSize: 64, ReadTimeout: testkit.Patience, WriteTimeout: testkit.Patience})
 	t.Cleanup(func() { client.Close() })
 	owner := connect(t, addr)
 	slotstest.Run(t, func(t *testing.T) slotstest.Backend {
@@ -62,7 +62,7 @@ func TestMiniredis(t *testing.T) {
 
 // TestKeysExpire also holds the keys to what doc.go says of them.
 func TestKeysExpire(t *testing.T) {
-	_, addr := proctest.Redis(t)
+	_, addr := testkit.Redis(t)
 	client := connect(t, addr)
 	slots, ctx := redisslots.New(client), context.Background()
 	claim := func(id string) jobs.Claim {
@@ -160,7 +160,7 @@ func TestWaitingCleansUp(t *testing.T) {
 }
 
 func TestScriptIsSentAgain(t *testing.T) {
-	_, addr := proctest.Redis(t)
+	_, addr := testkit.Redis(t)
 	client := connect(t, addr)
 	slots, ctx := redisslots.New(client), context.Background()
 	c := jobs.Claim{Job: jobs.Job{User: "alice", ID: "1"}, Holder: "h"}
@@ -226,27 +226,27 @@ func real(client redis.UniversalClient) func(t *testing.T) slotstest.Backend {
 }
 
 func connect(t testing.TB, addr string) redis.UniversalClient {
-	client := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 64, ReadTimeout: proctest.Patience, WriteTimeout: proctest.Patience})
+	client := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 64, ReadTimeout: testkit.Patience, WriteTimeout: testkit.Patience})
 	t.Cleanup(func() { client.Close() })
 	return client
 }
 
 // cluster is a Redis Cluster of one node: it checks which keys a call may touch.
 func cluster(t *testing.T) redis.UniversalClient {
-	_, port, _ := net.SplitHostPort(proctest.FreeAddr(t))
-	_, addr := proctest.Redis(t, "--cluster-enabled", "yes", "--cluster-port", port)
+	_, port, _ := net.SplitHostPort(testkit.FreeAddr(t))
+	_, addr := testkit.Redis(t, "--cluster-enabled", "yes", "--cluster-port", port)
 	node := connect(t, addr)
 	if err := node.ClusterAddSlotsRange(context.Background(), 0, 16383).Err(); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Eventually(t, "cluster", func() error {
+	testkit.Eventually(t, "cluster", func() error {
 		info, err := node.ClusterInfo(context.Background()).Result()
 		if err == nil && !strings.Contains(info, "cluster_state:ok") {
 			err = errors.New(info)
 		}
 		return err
 	})
-	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ReadTimeout: proctest.Patience})
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ReadTimeout: testkit.Patience})
 	t.Cleanup(func() { client.Close() })
 	return client
 }

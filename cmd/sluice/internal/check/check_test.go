@@ -1,0 +1,64 @@
+package check
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestReport(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	file := write("limits.yaml", `version: 1
+default_tier: free
+mode: dry-run
+tiers:
+  free: {requests: {GET: 10}, jobs: {total: 2}}
+  pro: {concurrent: 50}
+exempt: {users: [health]}
+queues: {csv: [3, 2, 1]}
+workers: {pro: {priority: 10}, users: {alice: {priority: 2, scheduled: 1}}}
+users:
+  alice: pro
+  bob: {tier: pro, concurrent: 60, until: 2026-12-01}
+  carol: {tier: pro, until: 2026-11-01, then: free}
+`)
+	var out strings.Builder
+	r, err := New(&out, file, time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.WriteSummary()
+	r.WriteUsers()
+	want := strings.NewReplacer("FILE", file, "VERSION", r.set.Version()).Replace(`FILE: ok, version VERSION, 2 tier(s), 3 user(s) named
+  DRY RUN: mode is dry-run for the whole file, so that nobody is refused
+  queues of csv: 3 priority, 2 default, 1 scheduled
+  workers for user alice alone: 2 priority, 1 scheduled in the queues of each service
+  workers for tier pro alone: 10 priority in the queues of each service
+  exempt users: 1: health
+  free (default): GET 10/s (dry-run), jobs 2 (dry-run)
+  pro: 50 in progress (dry-run), jobs 3 (dry-run, priority)
+  user bob ends 2026-12-01T00:00:00Z, then like everybody in tier pro
+  1 user(s) ended, the first carol at 2026-11-01T00:00:00Z: --users lists them; take them out, or give them another end
+  user alice, tier pro: 50 in progress (dry-run), jobs 3 (dry-run, priority)
+  user bob, tier pro until 2026-12-01T00:00:00Z, then like everybody in tier pro: 60 in progress (dry-run), jobs 3 (dry-run, priority)
+  user carol, tier free since 2026-11-01T00:00:00Z, when their own ended: GET 10/s (dry-run), jobs 2 (dry-run)
+`)
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("the report (-want +got):\n%s", diff)
+	}
+
+	if _, err := New(&out, write("bad.yaml", "version: 2\n"), time.Now()); err == nil || !strings.HasPrefix(err.Error(), dir+"/bad.yaml:1:") {
+		t.Errorf("New() = %v, want file, line and column", err)
+	}
+}

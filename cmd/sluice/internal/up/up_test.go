@@ -1,0 +1,570 @@
+package up
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"go.uber.org/goleak"
+
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
+)
+
+// TestMain overlooks the one goroutine that outlives a pool of connections to a Redis
+// that was not there: it sees within a second that the pool is closed.
+func TestMain(m *testing.M) {
+	// HAProxies inherit it. On a busy machine an agent that answers a check late is taken for dead, and
+	// requests pass without it.
+	if err := os.Setenv("SLUICE_CHECK_TIMEOUT", strconv.Itoa(int(testkit.Patience.Milliseconds()))+"ms"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
+}
+
+const fiveGets = `version: 1
+default_tier: free
+tiers: {free: {requests: {GET: 5}}, staff: {}}
+users: {staff: staff}
+`
+
+// machine is a Run in this process.
+type machine struct {
+	Options
+	stop   context.CancelFunc
+	ended  chan struct{}
+	err    error // valid once ended
+	stdout *buffer
+	client *http.Client
+}
+
+// start starts Run with the options that change sets.
+func start(t *testing.T, change func(*Options)) *machine {
+	t.Helper()
+	dir := t.TempDir()
+	stdout, stderr := &buffer{}, &buffer{}
+	m := &machine{
+		Options: Options{
+			Limits: filepath.Join(dir, "limits.yaml"), Listen: testkit.FreeAddr(t), Instances: 1, Identify: "header:X-User",
+			Admin: testkit.FreeAddr(t), HAProxy: testkit.HAProxyPath(t), Refuse: 429,
+			MaxWait:      10 * time.Second, // a slow machine must not make HAProxy let requests pass
+			StartTimeout: testkit.Patience,
+			Stdout:       stdout, Stderr: stderr, Logger: slog.New(slog.NewTextHandler(stderr, nil)),
+		},
+		ended:  make(chan struct{}),
+		stdout: stdout,
+		client: &http.Client{Timeout: testkit.Patience, Transport: &http.Transport{}},
+	}
+	m.write(t, fiveGets)
+	if change != nil {
+		change(&m.Options)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	m.stop = cancel
+	go func() {
+		defer close(m.ended)
+		m.err = Run(ctx, m.Options)
+	}()
+	t.Cleanup(func() {
+		m.client.CloseIdleConnections()
+		cancel()
+		m.wait(t)
+		if t.Failed() {
+			t.Logf("up wrote:\n%s", stderr)
+		}
+	})
+	return m
+}
+
+func (m *machine) wait(t *testing.T) error {
+	t.Helper()
+	select {
+	case <-m.ended:
+	case <-time.After(testkit.Patience):
+		t.Fatalf("Run did not end within %v", testkit.Patience)
+	}
+	return m.err
+}
+
+func (m *machine) awaitReady(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, "up is ready", func() error {
+		select {
+		case <-m.ended:
+			t.Fatalf("Run() = %v before it was ready", m.err)
+		default:
+		}
+		if !strings.HasPrefix(m.stdout.String(), "ready") {
+			return fmt.Errorf("it printed %q", m.stdout)
+		}
+		return nil
+	})
+}
+
+func (m *machine) write(t *testing.T, limits string) {
+	t.Helper()
+	if err := os.WriteFile(m.Limits, []byte(limits), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// do asks an address for a path, as a user.
+func (m *machine) do(t *testing.T, method, address, path, user string) (status int, body string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-User", user)
+	res, err := m.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+// metric is the text of a sample's value, "" if there is none.
+func (m *machine) metric(t *testing.T, sample string) string {
+	t.Helper()
+	_, text := m.do(t, "GET", m.Admin, "/metrics", "")
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, sample+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func TestThreeInstances(t *testing.T) {
+	t.Parallel()
+	m := start(t, func(o *Options) { o.Listen, o.Instances = testkit.FreeAddrs(t, 3), 3 })
+	m.awaitReady(t)
+	addresses, err := ListenAddresses(m.Listen, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Run("one line tells where they are", func(t *testing.T) {
+		_, last, _ := net.SplitHostPort(addresses[2])
+		want := fmt.Sprintf("ready: 3 instance(s) at http://%s to :%s, limits of %s, admin at http://%s\n", m.Listen, last, m.Limits, m.Admin)
+		if got := m.stdout.String(); got != want {
+			t.Errorf("standard output = %q, want %q", got, want)
+		}
+	})
+
+	t.Run("each serves the demo origin", func(t *testing.T) {
+		for _, address := range addresses {
+			if status, body := m.do(t, "GET", address, "/bytes/7", "staff"); status != 200 || len(body) != 7 {
+				t.Errorf("GET %s/bytes/7 = %d and %d bytes, want 200 and 7", address, status, len(body))
+			}
+		}
+	})
+
+	t.Run("the agents' metrics are told apart", func(t *testing.T) {
+		testkit.Eventually(t, "the metrics of each", func() error {
+			for i := range addresses {
+				label := fmt.Sprintf(`{instance="instance-%d"}`, i+1)
+				if got := m.metric(t, "sluice_instances"+label); got != "3" {
+					return fmt.Errorf("sluice_instances%s = %q, want 3", label, got)
+				}
+				if got := m.metric(t, "sluice_peers_connected"+label); got != "1" {
+					return fmt.Errorf("sluice_peers_connected%s = %q, want 1", label, got)
+				}
+			}
+			if got := m.metric(t, `sluice_polygen_leading{instance="polygen"}`); got != "1" {
+				return fmt.Errorf("sluice_polygen_leading = %q, want 1", got)
+			}
+			return nil
+		})
+	})
+
+	t.Run("metrics lint", func(t *testing.T) {
+		_, text := m.do(t, "GET", m.Admin, "/metrics", "")
+		problems, err := promlint.New(strings.NewReader(text)).Lint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	})
+
+	// HAProxy itself would share the ports with the first.
+	t.Run("a second one on the same ports is refused", func(t *testing.T) {
+		second := m.Options
+		second.Admin, second.Listen, second.Instances = "127.0.0.1:0", addresses[1], 2
+		err := Run(t.Context(), second)
+		want := "instance 1: listen tcp " + addresses[1] + ": bind: address already in use: choose other ports with --listen"
+		if err == nil || err.Error() != want {
+			t.Errorf("Run() = %v, want %s", err, want)
+		}
+	})
+
+	m.stop()
+	if err := m.wait(t); err != nil {
+		t.Errorf("Run() = %v when its context ended, want nil", err)
+	}
+	for _, address := range append(addresses, m.Admin) {
+		if conn, err := net.Dial("tcp", address); err == nil {
+			conn.Close()
+			t.Errorf("%s still answers", address)
+		}
+	}
+}
+
+func TestReload(t *testing.T) {
+	t.Parallel()
+	hangup := make(chan os.Signal)
+	m := start(t, func(o *Options) { o.Reload = hangup })
+	m.awaitReady(t)
+	inForce := func(source string) {
+		t.Helper()
+		set, err := limitfile.Parse("limits", []byte(source))
+		if err != nil {
+			t.Fatal(err)
+		}
+		version := set.Version()
+		testkit.Eventually(t, "limits "+version+" are in force", func() error {
+			if got := m.metric(t, `sluice_limits_info{instance="instance-1",version="`+version+`"}`); got != "1" {
+				return fmt.Errorf("sluice_limits_info of %s = %q, want 1", version, got)
+			}
+			return nil
+		})
+	}
+	inForce(fiveGets)
+
+	sixGets := strings.Replace(fiveGets, "GET: 5", "GET: 6", 1)
+	m.write(t, sixGets)
+	if status, body := m.do(t, "POST", m.Admin, "/-/reload", ""); status != 200 {
+		t.Errorf("POST /-/reload = %d %q, want 200", status, body)
+	}
+	inForce(sixGets)
+
+	m.write(t, "version: 2\n")
+	status, body := m.do(t, "POST", m.Admin, "/-/reload", "")
+	if status != 400 || !strings.HasPrefix(body, m.Limits+":1:10: ") {
+		t.Errorf("POST /-/reload of a broken file = %d %q, want 400 and the position", status, body)
+	}
+	inForce(sixGets)
+
+	m.write(t, fiveGets)
+	hangup <- syscall.SIGHUP
+	inForce(fiveGets)
+	// Whoever looks at the file twice a second may have been earlier than any of these reloads.
+	unchanged := func() string {
+		return m.metric(t, `sluice_limits_reloads_total{instance="polygen",result="unchanged"}`)
+	}
+	before := unchanged()
+	hangup <- syscall.SIGHUP
+	testkit.Eventually(t, "a reload of the same file is counted", func() error {
+		if got := unchanged(); got == before {
+			return fmt.Errorf("reloads that changed nothing = %q, as before", got)
+		}
+		return nil
+	})
+}
+
+// Requests with spoiled credentials share one user's limit, whatever name the client adds to
+// them; those with credentials that are read have their own, however their letters are written.
+func TestCredentialsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	testkit.AwaitHour()
+	m := start(t, func(o *Options) {
+		o.Identify = "auto"
+		limits := `version: 1
+default_tier: free
+unreadable: tight
+tiers: {free: {requests: {"*": {hour: 4}}}, tight: {requests: {"*": {hour: 2}}}}
+`
+		if err := os.WriteFile(o.Limits, []byte(limits), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	m.awaitReady(t)
+	basic := func(name string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(name+":x")) }
+	for _, tt := range []struct {
+		name    string
+		request func(i int) (target, authorization string)
+		want    int // how many of 20 are allowed
+	}{
+		{"case of a Basic name", func(i int) (string, string) {
+			name := []byte("abcdefgh")
+			for bit := range name {
+				if i>>bit&1 == 1 {
+					name[bit] ^= 0x20
+				}
+			}
+			return "/bytes/1", basic(string(name))
+		}, 4},
+		{"a parameter of S3's beside a token", func(i int) (string, string) {
+			return fmt.Sprintf("/bytes/1?AWSAccessKeyId=random%d", i), "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJjYXJvbCJ9."
+		}, 4},
+		{"unreadable, and each with another name", func(i int) (string, string) {
+			return fmt.Sprintf("/bytes/1?x-amz-credential=random%d", i), []string{"", "Basic\t" + basic("bob")[6:], "Digest x", "AWS4-HMAC-SHA256Credential=A/1"}[i%4]
+		}, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			allowed := 0
+			for i := range 20 {
+				target, authorization := tt.request(i)
+				r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+m.Listen+target, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if authorization != "" {
+					r.Header.Set("Authorization", authorization)
+				}
+				r.Header.Set("X-User", fmt.Sprintf("random%d", i))
+				res, err := m.client.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				res.Body.Close()
+				if res.StatusCode == 200 {
+					allowed++
+				}
+			}
+			if allowed != tt.want {
+				t.Errorf("%d of 20 requests were allowed, want %d", allowed, tt.want)
+			}
+		})
+	}
+	if got, _ := strconv.Atoi(m.metric(t, `sluice_unreadable_requests_total{instance="instance-1"}`)); got < 2 || got > 20 {
+		t.Errorf("sluice_unreadable_requests_total = %d, want those that the agent was asked about", got)
+	}
+}
+
+// With --unreadable deny nobody counts a request whose credentials are spoiled.
+func TestUnreadableDenied(t *testing.T) {
+	t.Parallel()
+	m := start(t, func(o *Options) { o.Identify, o.Unreadable = "basic", "deny" })
+	m.awaitReady(t)
+	r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+m.Listen+"/bytes/1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Basic !")
+	res, err := m.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusBadRequest {
+		t.Errorf("GET with spoiled credentials = %d, want 400", res.StatusCode)
+	}
+}
+
+// A user whom the chain never finds is told of when the file names them.
+func TestWarnsOfCapitalLetters(t *testing.T) {
+	t.Parallel()
+	log := &buffer{}
+	m := start(t, func(o *Options) {
+		o.Identify = "basic,ip"
+		o.Logger = slog.New(slog.NewTextHandler(log, nil))
+	})
+	warned := func(first string) {
+		t.Helper()
+		testkit.Eventually(t, "a warning of "+first, func() error {
+			if !strings.Contains(log.String(), "identify=basic,ip first="+first+" users=1") {
+				return fmt.Errorf("the log is %q", log)
+			}
+			return nil
+		})
+	}
+	m.awaitReady(t)
+	if text := log.String(); strings.Contains(text, "capital") {
+		t.Errorf("the log is %q, want no warning", text)
+	}
+	m.write(t, strings.Replace(fiveGets, "staff: staff", "Staff: staff", 1))
+	warned("Staff")
+}
+
+// script writes a program that answers -v as the real HAProxy does, and runs
+// the given shell lines otherwise.
+func script(t *testing.T, lines string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "haproxy")
+	text := "#!/bin/sh\nreal='" + testkit.HAProxyPath(t) + "'\n[ \"$1\" = -v ] && exec \"$real\" -v\n" + lines + "\n"
+	syscall.ForkLock.RLock() // what a child of another test has open for writing cannot be run
+	err := os.WriteFile(path, []byte(text), 0o700)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestHAProxyThatFailsEndsUp(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, lines, want string
+	}{
+		{"with an error", "echo '[ALERT] out of luck' >&2; exit 3", "ended: exit status 3\n[ALERT] out of luck"},
+		{"without one", "echo good bye", "ended: exit status 0\ngood bye"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			m := start(t, func(o *Options) { o.HAProxy = script(t, tt.lines) })
+			want := "haproxy at " + m.Listen + " " + tt.want
+			if err := m.wait(t); err == nil || err.Error() != want {
+				t.Errorf("Run() = %v, want %s", err, want)
+			}
+			if out := m.stdout.String(); out != "" {
+				t.Errorf("standard output = %q, want nothing", out)
+			}
+		})
+	}
+}
+
+func TestHAProxyThatDiesEndsUp(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pid")
+	m := start(t, func(o *Options) { o.HAProxy = script(t, "echo $$ > "+file+"; exec \"$real\" \"$@\"") })
+	m.awaitReady(t)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	want := "haproxy at " + m.Listen + " ended: signal: killed\n"
+	if err := m.wait(t); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("Run() = %v, want %s…", err, want)
+	}
+}
+
+// HAProxy is asked to end, not killed.
+func TestHAProxyIsStoppedInOrder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	m := start(t, func(o *Options) {
+		o.HAProxy = script(t, "trap ': > "+dir+"/asked; exit' TERM; : > "+dir+"/runs; while :; do sleep 0.1; done")
+	})
+	testkit.Eventually(t, "the program runs", func() error {
+		_, err := os.Stat(dir + "/runs")
+		return err
+	})
+	m.stop()
+	if err := m.wait(t); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	if _, err := os.Stat(dir + "/asked"); err != nil {
+		t.Errorf("the program was not asked to end: %v", err)
+	}
+}
+
+// A HAProxy that does not listen to SIGTERM is killed.
+func TestHAProxyThatHangsIsKilled(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pid")
+	m := start(t, func(o *Options) {
+		o.HAProxy = script(t, "trap '' TERM; echo $$ > "+file+"; while :; do sleep 0.1; done")
+	})
+	testkit.Eventually(t, "the program runs", func() error {
+		text, err := os.ReadFile(file)
+		if err == nil && len(text) == 0 {
+			err = errors.New("no process id yet")
+		}
+		return err
+	})
+	m.stop()
+	if err := m.wait(t); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("kill(%d, 0) = %v, want no such process", pid, err)
+	}
+}
+
+func TestRedisThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	redis := testkit.FreeAddr(t)
+	m := start(t, func(o *Options) { o.Redis, o.StartTimeout = redis, 10*time.Second })
+	err := m.wait(t)
+	want := "not ready within 10s: polygen: redis cannot be reached: "
+	if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), redis+": ") {
+		t.Errorf("Run() = %v, want %s… and why", err, want)
+	}
+}
+
+// buffer is a bytes.Buffer for several goroutines.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// Nobody else reaches the Redis of this process: it is a socket in a folder that only
+// this process's user can open, and it wants a password that nobody else has.
+func TestEmbeddedRedisIsForNobodyElse(t *testing.T) {
+	dir, err := os.MkdirTemp("", "up") // short, for unix sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Setenv("TMPDIR", dir)
+	m := start(t, nil)
+	m.awaitReady(t)
+	found, err := filepath.Glob(dir + "/sluice-*/redis.sock")
+	if err != nil || len(found) != 1 {
+		t.Fatalf("the sockets of Redis are %q, %v, want one", found, err)
+	}
+	if info, err := os.Stat(filepath.Dir(found[0])); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("its folder has mode %v, %v, want 0700", info.Mode(), err)
+	}
+	conn, err := net.Dial("unix", found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
+	fmt.Fprint(conn, "*3\r\n$3\r\nSET\r\n$13\r\nsluice:limits\r\n$1\r\nx\r\n")
+	reply := make([]byte, 64)
+	if n, err := conn.Read(reply); err != nil || !strings.HasPrefix(string(reply[:n]), "-NOAUTH ") {
+		t.Errorf("SET without a password is answered %q, %v, want NOAUTH", reply[:n], err)
+	}
+}

@@ -1,0 +1,470 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/agent/costfeed"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/cost"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+var (
+	perMinute = limits.Cost{Unit: "tokens", Window: limits.Minute, Max: 1000}
+	perDay    = limits.Cost{Unit: "tokens", Window: limits.Day, Max: 5_000_000_000}
+)
+
+// costSet is a limit file of this source in which alice's tokens are limited per minute and day, bob's
+// requests and places as well, carol's in a dry run, erin's as given, and of dave nothing.
+func costSet(source string, more ...limits.Cost) *limits.Set {
+	entry := func(l limits.Limits, rates []limits.Rate, costs ...limits.Cost) *limits.Entry {
+		return &limits.Entry{Limits: limits.NewLimits(l, rates, costs, nil, nil)}
+	}
+	dry := perMinute
+	dry.Mode = limits.DryRun
+	users := map[string]*limits.Entry{
+		"alice": entry(limits.Limits{Tier: "free"}, nil, perMinute, perDay),
+		"bob":   entry(limits.Limits{Tier: "free", Concurrent: 2}, []limits.Rate{{Class: "GET", Window: limits.Minute, Max: 3}}, perMinute),
+		"erin":  entry(limits.Limits{Tier: "free"}, nil, more...),
+		"carol": entry(limits.Limits{Tier: "free"}, nil, dry),
+	}
+	content := limits.Content{
+		Source:      []byte(source),
+		DefaultTier: "none", Tiers: map[string]*limits.Entry{"none": entry(limits.Limits{Tier: "none"}, nil)}, Users: map[string]limits.Named{},
+		CostUnits: []limits.CostUnit{{Name: "tokens", Default: 100, ByClass: map[string]int64{"PUT": 400}}},
+	}
+	for name, e := range users {
+		content.Users[limits.Key(name)] = limits.Named{Entry: uint32(len(content.Entries))}
+		content.Entries = append(content.Entries, e)
+	}
+	return limits.NewSet(content)
+}
+
+// newCostRig is an agent with costSet, beside another one.
+func newCostRig(t *testing.T) *rig {
+	t.Helper()
+	r := newRig(t, nil)
+	r.limiter.inForce.set.Store(costSet("costs"))
+	r.run()
+	r.joined(redisbus.Registry{Instances: []string{"a", "b"}})
+	return r
+}
+
+// costs asks for a request of a user that says that it may cost so much.
+func (r *rig) costs(user string, estimate int64) verdict {
+	return r.verdict(question{user: user, verb: "GET", costs: askedCosts{"tokens", [limits.MaxCostUnits]int64{estimate}}})
+}
+
+func TestVariablesOfCosts(t *testing.T) {
+	const second = "946684800" // the bubble's first
+	asks := func(user string, more args) args {
+		with := args{"user": user, "class": "GET", "units": "tokens"}
+		maps.Copy(with, more)
+		return with
+	}
+	charged := func(n string) vars { return vars{"charged_0": n + "@" + second} }
+	for _, tt := range []struct {
+		name   string
+		before []args
+		last   args
+		want   vars
+	}{
+		{"what the request says", nil, asks("alice", args{"cost_0": "250"}), charged("250")},
+		{"nothing, which may cost something", nil, asks("alice", args{"cost_0": "0"}), charged("0")},
+		{"it says nothing", nil, asks("alice", args{"cost_0": nil}), charged("100")},
+		{"nor does another verb", nil, asks("alice", args{"class": "PUT"}), charged("400")},
+		{"it says no number", nil, asks("alice", args{"cost_0": "-5"}), charged("100")},
+		{"nor one with a sign", nil, asks("alice", args{"cost_0": "+5"}), charged("100")},
+		{"nor one that HAProxy may have cut", nil, asks("alice", args{"cost_0": "00000000000001"}), charged("100")},
+		{"nor one that is too large", nil, asks("alice", args{"cost_0": "1000000000001"}), charged("100")},
+		{"another number of the unit", nil, asks("alice", args{"units": "euros tokens", "cost_0": "1", "cost_1": "30"}), vars{"charged_1": "30@" + second}},
+		{"a unit that HAProxy does not know", nil, asks("alice", args{"units": "euros", "cost_0": "1"}), vars{}},
+		{"no units at all", nil, args{"user": "alice", "class": "GET"}, vars{}},
+		{"refused until the minute ends", []args{asks("alice", args{"cost_0": "901"})}, asks("alice", nil),
+			vars{"reason": "cost", "cause": "pool", "class": "tokens/minute", "unit": "tokens", "limit": "1000", "window": uint32(60), "retry": uint32(60)}},
+		{"more than a limit", nil, asks("alice", args{"cost_0": "5000000001"}),
+			vars{"reason": "cost", "cause": "estimate-too-large", "class": "tokens/day", "unit": "tokens", "limit": "5000000000", "window": uint32(86400), "retry": uint32(86400)}},
+		{"in a dry run", []args{asks("carol", args{"cost_0": "900"})}, asks("carol", args{"cost_0": "900"}), charged("900")},
+		{"not limited", nil, asks("dave", args{"cost_0": "900"}), vars{}},
+		{"for the access log", []args{asks("alice", args{"cost_0": "300"})}, asks("alice", args{"cost_0": "200", "log": true}),
+			vars{"charged_0": "200@" + second, "class": "tokens/minute", "unit": "tokens", "limit": uint32(1000), "remaining": uint32(500)}},
+		{"for the access log, nearer to another limit", nil, asks("bob", args{"cost_0": "10", "log": true}),
+			vars{"charged_0": "10@" + second, "class": "concurrent-requests", "limit": uint32(2), "remaining": uint32(1)}},
+		{"for the access log, of a dry run", []args{asks("carol", args{"cost_0": "900"})}, asks("carol", args{"cost_0": "900", "log": true}),
+			vars{"charged_0": "900@" + second, "verdict": "dry-run", "class": "tokens/minute", "unit": "tokens", "limit": uint32(1000), "remaining": uint32(0)}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCostRig(t).haproxy()
+				for _, with := range tt.before {
+					c.ask("start-message", with)
+				}
+				if got := c.ask("start-message", tt.last); !maps.Equal(got, tt.want) {
+					t.Errorf("%v = %v, want %v", tt.last, got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// A request takes what it needs, or nothing: what is refused by one limit costs nothing of
+// another, whichever answers first.
+func TestCostsAllOrNone(t *testing.T) {
+	for name, slow := range map[string]func(*pool){
+		"answers at once":           func(*pool) {},
+		"the charge comes late":     func(p *pool) { p.setCharges(5*time.Millisecond, nil) },
+		"the tokens come late":      func(p *pool) { p.setTokens(5*time.Millisecond, nil) },
+		"the charge comes too late": func(p *pool) { p.setCharges(40*time.Millisecond, nil) },
+		"the places come first":     func(p *pool) { p.setTokens(5*time.Millisecond, nil); p.setCharges(5*time.Millisecond, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newCostRig(t)
+				slow(r.pool)
+				spent, allowed := int64(0), 0
+				for range 6 {
+					if r.costs("bob", 600).allowed {
+						spent += 600
+						allowed++
+					}
+				}
+				r.pool.set(0, nil)
+				time.Sleep(time.Second)
+				if got := r.pool.spent("bob", perMinute); got != spent {
+					t.Errorf("the pool has %d, want the %d of the %d requests that were allowed", got, spent, allowed)
+				}
+				// Three requests a minute, one place each: what was refused by its cost has used up neither.
+				time.Sleep(time.Minute)
+				for i := range 3 {
+					if v := r.costs("bob", 100); !v.allowed {
+						t.Errorf("request %d of the next minute is refused: %+v", i+1, v)
+					}
+					time.Sleep(2 * time.Second)
+				}
+				if v := r.costs("bob", 100); v.allowed || v.cost.Unit != "" {
+					t.Errorf("the fourth gets %+v, want it refused by its rate", v)
+				}
+				time.Sleep(time.Second)
+				if got := r.pool.spent("bob", perMinute); got != 300 {
+					t.Errorf("the pool has %d, want 300: what was refused costs nothing", got)
+				}
+			})
+		})
+	}
+}
+
+// What HAProxy says of costs goes to the pools, and is counted.
+func TestCostsAreSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newCostRig(t)
+		began := time.Now().Unix()
+		for range 2 {
+			if v := r.costs("alice", 500); !v.allowed {
+				t.Fatalf("a request of 500 gets %+v", v)
+			}
+		}
+		if v := r.costs("alice", 200); v.allowed || v.cost != perMinute {
+			t.Errorf("beyond the limit a request gets %+v, want %s to refuse it", v, perMinute.Name())
+		}
+		r.settle([]costfeed.Correction{
+			{Second: began, Unit: "tokens", Change: -300, User: "alice"},
+			{Second: began, Unit: "tokens", Change: 50, User: "alice"},
+			{Second: began, Unit: "euros", Change: -1, User: "alice"},
+			{Second: began, Unit: "tokens", Change: -1, User: "dave"},
+		})
+		if v := r.costs("alice", 200); !v.allowed {
+			t.Errorf("with 250 left a request of 200 gets %+v", v)
+		}
+		for of, want := range map[limits.Cost]int64{perMinute: 950, perDay: 950} {
+			if got := r.pool.spent("alice", of); got != want {
+				t.Errorf("%s has %d, want %d", of.Name(), got, want)
+			}
+		}
+		for name, c := range map[string]struct{ got, want float64 }{
+			"charged":  {testutil.ToFloat64(r.metrics.charged.counters.WithLabelValues("free", "tokens")), 1200},
+			"refunded": {testutil.ToFloat64(r.metrics.refunded.counters.WithLabelValues("free", "tokens")), 300},
+			"overrun":  {testutil.ToFloat64(r.metrics.overrun.counters.WithLabelValues("free", "tokens")), 50},
+			"ignored":  {testutil.ToFloat64(r.metrics.correctionsIgnored), 2},
+			"refused":  {testutil.ToFloat64(r.metrics.refused.WithLabelValues("tokens/minute")), 1},
+		} {
+			if c.got != c.want {
+				t.Errorf("%s is %v, want %v", name, c.got, c.want)
+			}
+		}
+	})
+}
+
+// HAProxy lets a request pass whose verdict it does not hear in time, and says so: what it was charged goes back, whichever
+// comes first, and only once.
+func TestCostsOfVerdictsThatAreNotHeard(t *testing.T) {
+	id := costfeed.Question{ID: 17, User: "alice"}
+	ask := func(r *rig) verdict {
+		return r.verdict(question{asked: id, user: "alice", verb: "GET", costs: askedCosts{"tokens", [limits.MaxCostUnits]int64{500}}})
+	}
+	for _, tt := range []struct {
+		name     string
+		happens  func(r *rig)
+		left     int64 // charged in the end
+		refunded float64
+	}{
+		{"said after the charge", func(r *rig) { ask(r); r.takeUnheard(id) }, 0, 500},
+		{"said before the charge", func(r *rig) { r.takeUnheard(id); ask(r) }, 0, 500},
+		{"said twice", func(r *rig) { ask(r); r.takeUnheard(id); r.takeUnheard(id) }, 0, 500},
+		{"said of another one", func(r *rig) {
+			ask(r)
+			r.takeUnheard(costfeed.Question{ID: 18, User: "alice"})
+			r.takeUnheard(costfeed.Question{ID: 17, User: "bob"})
+		}, 500, 0},
+		{"said of one that was not charged", func(r *rig) { r.takeUnheard(id) }, 0, 0},
+		{"said after a while", func(r *rig) { ask(r); time.Sleep(unheardSpan - time.Second); r.takeUnheard(id) }, 0, 500},
+		{"said after an agent that stood still", func(r *rig) { ask(r); time.Sleep(6 * unheardSpan / 5); r.costs("alice", 0); r.takeUnheard(id) }, 0, 500},
+		{"the answer's cost is charged beside", func(r *rig) {
+			ask(r)
+			r.takeUnheard(id)
+			r.settle([]costfeed.Correction{{Second: time.Now().Unix(), Unit: "tokens", Change: 40, User: "alice"}})
+		}, 40, 500},
+		{"by a HAProxy whose clock is ahead", func(r *rig) {
+			r.settle([]costfeed.Correction{{Second: time.Now().Unix() + 100, Unit: "tokens", Change: 40, User: "alice"}})
+		}, 40, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newCostRig(t)
+				tt.happens(r)
+				time.Sleep(time.Second)
+				if got := r.pool.spent("alice", perMinute); got != tt.left {
+					t.Errorf("the minute has %d, want %d", got, tt.left)
+				}
+				if got := testutil.ToFloat64(r.metrics.refunded.counters.WithLabelValues("free", "tokens")); got != tt.refunded {
+					t.Errorf("%v were refunded, want %v", got, tt.refunded)
+				}
+			})
+		})
+	}
+}
+
+// While Redis is lost each agent charges its part, at once, and Redis hears of it afterwards.
+func TestCostsWithoutRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newCostRig(t)
+		r.pool.set(0, errAway)
+		r.costs("alice", 100) // who finds out
+		began := time.Now()
+		for i, want := range []bool{true, true, true, true, false} { // the first one has had 100 of 500
+			if v := r.costs("alice", 100); v.allowed != want {
+				t.Errorf("request %d without Redis gets %+v, want allowed %v", i+1, v, want)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("without Redis requests waited %v", took)
+		}
+		r.settle([]costfeed.Correction{{Second: began.Unix(), Unit: "tokens", Change: -60, User: "alice"}})
+		r.pool.set(0, nil)
+		r.limiter.update(func(time.Time) {})
+		for _, k := range r.exchange.links {
+			k.findRedis()
+		}
+		time.Sleep(time.Second)
+		if got := r.pool.spent("alice", perMinute); got != 440 {
+			t.Errorf("when Redis is back the pool has %d, want 440", got)
+		}
+	})
+}
+
+// An agent that was killed between a charge and its settlement leaves the estimate charged,
+// until the window ends; the one after it settles what it hears of.
+func TestCostsOfAnAgentThatWasKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newCostRig(t)
+		began := time.Now().Unix()
+		r.costs("alice", 400)
+		r.costs("alice", 400)
+		r.stop()
+		next := newRigOn(t, r.pool, func(o *Options) { o.Instance = "c" })
+		next.limiter.inForce.set.Store(costSet("costs"))
+		next.run()
+		next.joined(redisbus.Registry{Instances: []string{"c"}})
+		if v := next.costs("alice", 300); v.allowed {
+			t.Errorf("with 800 of 1000 charged a request of 300 gets %+v", v)
+		}
+		next.settle([]costfeed.Correction{{Second: began, Unit: "tokens", Change: -350, User: "alice"}})
+		if v := next.costs("alice", 300); !v.allowed {
+			t.Errorf("with 450 of 1000 charged a request of 300 gets %+v", v)
+		}
+		time.Sleep(time.Minute)
+		if v := next.costs("alice", 1000); !v.allowed {
+			t.Errorf("in the next minute a request of a whole limit gets %+v", v)
+		}
+	})
+}
+
+// The real thing: two agents on one Redis, and what HAProxy says over a socket.
+func TestCostsOnRedis(t *testing.T) {
+	t.Parallel()
+	_, address := testkit.Redis(t)
+	const file = "version: 1\ndefault_tier: none\ntiers: {none: {}}\n"
+	// A day that does not end meanwhile.
+	day := limits.Cost{Unit: "tokens", Window: limits.Day, Max: 1000, DayStart: time.Duration((time.Now().Unix()+43200)%86400/60) * time.Minute}
+	start := func(name string) *served {
+		s := serve(t, address, name, nil)
+		publish(t, s.bus, version(t, file), file)
+		testkit.Eventually(t, name+" serves", func() error {
+			if !s.Serving() {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		// Of the source that is published, so that the agent does not take it for old.
+		s.limiter.inForce.set.Store(costSet(file, day))
+		return s
+	}
+	ask := func(s *served, estimate int64) verdict {
+		return s.verdict(question{user: "erin", verb: "GET", costs: askedCosts{"tokens", [limits.MaxCostUnits]int64{estimate}}})
+	}
+	// More than the part of one of two instances, so that Redis has to be there: on a machine that stands still it may be lost meanwhile.
+	allowed := func(what string, s *served, estimate int64) (v verdict) {
+		t.Helper()
+		testkit.Eventually(t, what, func() error {
+			if v = ask(s, estimate); !v.allowed {
+				return fmt.Errorf("a request of %d gets %+v", estimate, v)
+			}
+			return nil
+		})
+		return v
+	}
+	var probes uint64
+	prober := open(t, address, 1)
+	charged := func(what string, want int64) {
+		t.Helper()
+		testkit.Eventually(t, what, func() error {
+			probes++
+			probe := cost.Ask{User: "erin", Seq: probes, Forced: true, Entries: []cost.Entry{{Unit: "tokens", Window: limits.Day, Start: day.WindowStart(time.Now().Unix()), Limit: day.Max}}}
+			got, err := prober.Charge(t.Context(), "probe", []cost.Ask{probe})
+			if err == nil && got.Grants[0].Totals[0] != want {
+				err = fmt.Errorf("the day has %d, want %d", got.Grants[0].Totals[0], want)
+			}
+			return err
+		})
+	}
+	a, b := start("a"), start("b")
+	v := allowed("a request is charged", a, 600)
+	charged("its estimate", 600)
+	if v := ask(b, 501); v.allowed || v.cost != day {
+		t.Errorf("with 600 of 1000 charged a request of 501 gets %+v, want %s to refuse it", v, day.Name())
+	}
+	conn, err := net.Dial("unix", filepath.Join(a.dir, "costs.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	second, _ := v.charged.settleAt()
+	if _, err := fmt.Fprintf(conn, "400 600@%d tokens erin\n", second); err != nil {
+		t.Fatal(err)
+	}
+	allowed("what came back can be charged from the other instance", b, 600)
+	charged("both", 1000)
+
+	// The agent is replaced between a charge and its settlement: the estimate stays, and the correction may come to the next.
+	a.stop()
+	<-a.ended
+	if a.err != nil {
+		t.Error(a.err)
+	}
+	charged("what the agent charged that ended", 1000)
+	next := start("a")
+	next.settle([]costfeed.Correction{{Second: second, Unit: "tokens", Change: -100, User: "erin"}})
+	charged("what came back by another agent", 900)
+
+	// A Redis that was emptied has forgotten what was charged.
+	raw, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	if _, err := raw.Write([]byte("FLUSHALL\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	allowed("the day begins anew", next, 1000)
+}
+
+// HAProxy's files that know nothing of a unit are a mistake that somebody has to hear of.
+func TestCostsThatHAProxyDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		r := newRig(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		r.limiter.inForce.set.Store(costSet("costs"))
+		r.run()
+		r.joined(redisbus.Registry{Instances: []string{"a"}})
+		for range 3 {
+			if v := r.verdict(question{user: "alice", verb: "GET"}); !v.allowed {
+				t.Errorf("a request gets %+v, want it charged its default", v)
+			}
+		}
+		if got := r.pool.spent("alice", perMinute); got != 300 {
+			t.Errorf("the pool has %d, want 300", got)
+		}
+		if n := testutil.ToFloat64(r.metrics.unsettled); n != 3 {
+			t.Errorf("%v requests are counted, want 3", n)
+		}
+		if n := strings.Count(log.String(), "write them again (sluice haproxy)"); n != 1 {
+			t.Errorf("the log says so %d times, want once: %s", n, log.String())
+		}
+	})
+}
+
+// An agent whose socket for corrections is somebody else's serves all the same.
+func TestCostsWithoutASocket(t *testing.T) {
+	var log bytes.Buffer
+	taken := filepath.Join(t.TempDir(), "costs.sock")
+	if err := os.WriteFile(taken, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, func(o *Options) {
+		o.Logger, o.Costs = slog.New(slog.NewTextHandler(&log, nil)), "unix:"+taken
+	})
+	if loops := r.hearCosts(); len(loops) != 0 {
+		t.Errorf("%d loops hear of costs, want none", len(loops))
+	}
+	if !strings.Contains(log.String(), "what requests cost is not heard") || !strings.Contains(log.String(), taken) {
+		t.Errorf("the log says %q, want why and where", log.String())
+	}
+}
+
+// Nothing is allocated for who has no limit of costs.
+func TestCostsAreNothingToOthers(t *testing.T) {
+	l := newLimiter(&daemon.Clock{}, newMetrics(nil), concurrency.Config{}, 1, nil)
+	l.inForce.set.Store(costSet("costs"))
+	if n := testing.AllocsPerRun(100, func() { l.decideNow(question{user: "dave", verb: "GET", costs: askedCosts{units: "tokens"}}) }); n != 0 {
+		t.Errorf("a verdict about somebody without such a limit allocates %v times, want never", n)
+	}
+}
+
+// Users without limits of costs pay nothing for them.
+func BenchmarkDecideCosts(b *testing.B) {
+	for _, bb := range []struct{ name, user string }{{"a user without such a limit", "dave"}, {"two limits in a dry run", "carol"}} {
+		b.Run(bb.name, func(b *testing.B) {
+			l := newLimiter(&daemon.Clock{}, newMetrics(nil), concurrency.Config{}, 1, nil)
+			l.inForce.set.Store(costSet("costs"))
+			b.ReportAllocs()
+			for b.Loop() {
+				l.decideNow(question{user: bb.user, verb: "GET", costs: askedCosts{"tokens", [limits.MaxCostUnits]int64{5}}})
+			}
+		})
+	}
+}

@@ -1,0 +1,51 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/agent/peers"
+	"github.com/sluice-qos/sluice/pkg/credit"
+)
+
+// creditTable is haproxy.cfg's. It has one row: the generation of the credit that
+// HAProxy renews, and what each user may have here whom nobody could be asked about, in
+// requests a second and in requests in progress.
+var creditTable = peers.Table{
+	Name: "/credit", KeyLen: 16, Expire: time.Hour,
+	Data: []peers.DataType{peers.GPT0, peers.GPC0, peers.GPC1},
+}
+
+// creditRow is the key of the row.
+const creditRow = "~"
+
+// nextGeneration begins another generation of credit: what was given before is not renewed
+// when the present second is over; l.mu is held.
+func (a *Agent) nextGeneration() {
+	c := &a.limiter.credits
+	// The highest bit is HAProxy's, and 0 is no generation.
+	if c.generation++; c.generation >= 1<<31 {
+		c.generation = 1
+	}
+	now := a.clock.Now()
+	for _, s := range a.limiter.allCores() {
+		s.tokens.NextGeneration(now)
+	}
+	// After the cores: once HAProxy renews credit of the new one, they must know of it.
+	a.teachCredit()
+}
+
+// teachCredit tells HAProxy the generation, and what to do for users of whom nobody could
+// be asked: they have the limits of the default tier, of which each instance keeps its
+// even part; l.mu is held.
+func (a *Agent) teachCredit() {
+	c, instances := &a.limiter.credits, int(a.limiter.inForce.instances.Load())
+	values := peers.Values{peers.GPT0: uint64(c.generation)}
+	// Before any limits are known there is nothing to hold anybody to.
+	if set := a.limiter.inForce.set.Load(); set != nil {
+		if of, ok := set.TierLimits(set.DefaultTier()); ok {
+			requests, places := credit.Unasked(of, instances)
+			values[peers.GPC0], values[peers.GPC1] = uint64(requests), uint64(places)
+		}
+	}
+	a.teach(creditTable.Name, creditRow, values, creditTable.Expire)
+}

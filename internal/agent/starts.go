@@ -1,0 +1,160 @@
+package agent
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/redisbus"
+)
+
+const (
+	// startsEvery is how often starts are reported: a message says what was counted in
+	// the time since the one before.
+	startsEvery = time.Second
+	// maxReported bounds the users that a report names: a message of 200 KiB.
+	maxReported = 4096
+	// maxStarted bounds the users whose starts are counted by name between two reports: more than
+	// an agent can be asked about in a second.
+	maxStarted = 1 << 16
+	// maxStartedClasses bounds the verbs and operation classes of a user in one report: 8
+	// verbs and the 64 classes that a limit file may have.
+	maxStartedClasses = 72
+	// reportWithin is how long after a second its reports are sent, at most.
+	reportWithin = 700 * time.Millisecond
+)
+
+// starts counts the requests that start here, of every user and class, limited or not,
+// and remembers how many each user has in progress: for people who look before they set a limit.
+// Nothing is decided by it. Users beyond maxStarted are not counted by name; totals by class and
+// tier include them: they are a metric's, sluice_requests_started_total.
+//
+// It is safe for concurrent use.
+type starts struct {
+	mu    sync.Mutex
+	users map[string]*started
+}
+
+// started is what is known of one user.
+type started struct {
+	classes  []redisbus.StartedClass // verbs, and operation classes where requests have one
+	count    int64                   // requests since the last report
+	near     bool                    // the user was refused, or asked about because credit did not suffice
+	active   int64                   // requests in progress that were asked about, by HAProxy's table
+	inCredit int64                   // requests in progress since the user has credit, asked about or not
+}
+
+// inProgress is how many requests the user has in progress.
+func (s *started) inProgress() int64 {
+	// Those asked about while the user had credit are in both counts, and there are hardly any others: a sum would be
+	// nearly twice the truth.
+	return max(s.active, s.inCredit)
+}
+
+func newStarts() *starts { return &starts{users: make(map[string]*started)} }
+
+// countStart counts a request of a verb and an operation class, "" if it has none. It does
+// not allocate for a user who is known.
+func (s *starts) countStart(user, verb, op string) { s.countStarts(user, verb, op, 1) }
+
+// countStarts counts n requests; "" is a verb that is not known.
+func (s *starts) countStarts(user, verb, op string, n int64) {
+	s.change(user, true, func(e *started) {
+		e.count += n
+		e.classes = addStarts(addStarts(e.classes, verb, n), op, n)
+	})
+}
+
+// nearLimit notes that a user is near a limit, or beyond it.
+func (s *starts) nearLimit(user string) {
+	// Also for a user who has started none: people look for users who are refused each time.
+	s.change(user, true, func(e *started) { e.near = true })
+}
+
+// progress takes how many requests a user has in progress that were asked about.
+func (s *starts) progress(user string, active int64) {
+	s.change(user, active > 0, func(e *started) { e.active = active })
+}
+
+// inCredit takes how many a user has in progress of those since the user has credit.
+func (s *starts) inCredit(user string, active int64) {
+	s.change(user, active > 0, func(e *started) { e.inCredit = active })
+}
+
+// change changes what is known of a user. A user who is not known gets an entry if add is
+// true and there is room.
+func (s *starts) change(user string, add bool, how func(*started)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.users[user]
+	if e == nil {
+		if !add || len(s.users) >= maxStarted {
+			return
+		}
+		e = &started{}
+		s.users[user] = e
+	}
+	how(e)
+}
+
+// restarted says that HAProxy has begun again, with nothing in progress.
+func (s *starts) restarted() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.users {
+		e.active, e.inCredit = 0, 0
+	}
+}
+
+// take returns what was counted since the last call: of users near a limit first, then of those with
+// most. Users with requests in progress are in the next report too.
+func (s *starts) take() []redisbus.Started {
+	type report struct {
+		near bool
+		redisbus.Started
+	}
+	s.mu.Lock()
+	all := make([]report, 0, len(s.users))
+	for user, e := range s.users {
+		all = append(all, report{e.near, redisbus.Started{User: user, Active: int(e.inProgress()), Starts: e.count, Classes: e.classes}})
+		if e.inProgress() == 0 {
+			delete(s.users, user)
+			continue
+		}
+		*e = started{active: e.active, inCredit: e.inCredit}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b report) int {
+		if a.near != b.near {
+			return map[bool]int{true: -1, false: 1}[a.near]
+		}
+		return cmp.Or(cmp.Compare(b.Starts+int64(b.Active), a.Starts+int64(a.Active)), strings.Compare(a.User, b.User))
+	})
+	reports := make([]redisbus.Started, len(all))
+	for i := range all {
+		reports[i] = all[i].Started
+	}
+	return reports
+}
+
+// addStarts adds requests of a class, "" if they have none. Classes beyond those that a report
+// may have are left out.
+func addStarts(classes []redisbus.StartedClass, class string, n int64) []redisbus.StartedClass {
+	// A request without an operation class counts for the verb alone.
+	if class == "" {
+		return classes
+	}
+	for i := range classes {
+		if classes[i].Class == class {
+			classes[i].Starts += n
+			return classes
+		}
+	}
+	// Left out of the classes only: the sum of all requests has them.
+	if len(classes) == maxStartedClasses {
+		return classes
+	}
+	return append(classes, redisbus.StartedClass{Class: class, Starts: n})
+}

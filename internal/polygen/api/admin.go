@@ -1,0 +1,236 @@
+// Package api serves what operators need of a daemon: metrics, health and reload.
+//
+//	GET  /metrics     Prometheus' text format
+//	GET  /-/healthy   200 while the process works
+//	GET  /-/ready     200 when it fully serves, otherwise 503 and the reason
+//	POST /-/reload    reads the limit file anew; 400 and its errors if it is broken
+//
+// Polygen has answers in JSON as well (see internal/polygen/view):
+//
+//	GET /api/v1/users?sort=&n=          the users with most: by rate, concurrent, down, up or recent
+//	GET /api/v1/users/{user}  one user: limits, use, shares, state and why
+//	GET /api/v1/unknown-users?sort=&n=  users whom the limit file does not name: by recent or active
+//	GET /api/v1/instances               instances and the version of the limits that they enforce
+//	GET /api/v1/jobs?n=                 users with background jobs that run or wait
+//	GET /api/v1/jobs/{id}               why a background job waits
+//
+// It also tells what happens, in the first and the last of these as server-sent events:
+//
+//	GET /api/v1/live?sort=&n=&user=&by=  every second: totals, the users with most, those limited now, instances, one user
+//	GET /api/v1/history/{user}?by=       what a user used in each of the last 300 seconds
+//	GET /api/v1/events/{user}?by=        requests of one user that started and ended in each of the last 50 seconds
+//	GET /api/v1/policies?user=&kind=               each policy as it is decided
+//
+// At / is the page that shows all of that (internal/polygen/api/page).
+//
+// These change something by hand:
+//
+//	GET    /api/v1/overrides                        users' limits set by hand for a time
+//	PUT    /api/v1/overrides/{user}       sets a user's limits for a time
+//	DELETE /api/v1/overrides/{user}       removes these limits
+//	POST   /api/v1/users/{user}/unblock   lets a user in who is blocked
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sluice-qos/sluice/internal/daemon"
+)
+
+// Options of the server.
+type Options struct {
+	Gatherer  prometheus.Gatherer
+	Ready     func() error  // why the daemon is not ready, or nil; everybody may read PublicText of it
+	Lost      func() string // the shards of Redis that it goes on without, "" for none; nil if it never does
+	Reload    func() error  // nil if there is nothing to reload
+	API       API           // nil for none
+	Live      Live          // nil for none; it needs an API beside it
+	Overrides Overrider     // nil for none; it needs an API beside it
+	Forward   *Forwarder    // nil answers everything here
+	Gate      *Gate         // nil lets everybody through
+}
+
+// Handler returns the handler of the paths above.
+func Handler(o Options) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "close") // clients who may ask without a token keep no connection
+		fmt.Fprintln(w, "healthy")
+	})
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close")
+		o.answerReady(w, strings.Contains(r.Header.Get("Accept"), "application/json"))
+	})
+	if o.Reload != nil {
+		mux.HandleFunc("POST /-/reload", func(w http.ResponseWriter, r *http.Request) {
+			// A form of another site needs no permission to send a POST.
+			if !fromOwnOrigin(r) {
+				http.Error(w, errForeignOrigin.Error(), http.StatusForbidden)
+				return
+			}
+			if err := o.Reload(); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			fmt.Fprintln(w, "reloaded")
+		})
+	}
+	// An agent has neither: what it knows of users is its part of them.
+	if o.API != nil {
+		mux.Handle("/", Page())
+		serveAPI(mux, o.API)
+	}
+	if o.Overrides != nil {
+		serveOverrides(mux, o.Overrides)
+	}
+	if o.Live != nil {
+		serveLive(mux, o.Live)
+	}
+	// Before the token is looked at: a page of another site must not even find out whether one is wanted.
+	return refuseForeignPages(o.Gate, o.Gate.requireToken(o.Forward.wrap(mux)))
+}
+
+// readiness is the answer of /-/ready to who wants JSON.
+type readiness struct {
+	Ready     bool   `json:"ready"`
+	Reason    string `json:"reason,omitempty"`     // why it is not
+	RedisLost string `json:"redis_lost,omitempty"` // "3 7 registry", or "all": shards
+}
+
+// answerReady says why the daemon is not ready, or that it is, and what it goes on without.
+func (o *Options) answerReady(w http.ResponseWriter, asJSON bool) {
+	said, status, text := readiness{Ready: true}, http.StatusOK, "ready"
+	if err := o.Ready(); err != nil {
+		// Without the causes, for everybody may ask this. They are in the log.
+		said, status = readiness{Reason: PublicText(err)}, http.StatusServiceUnavailable
+		text = said.Reason
+	}
+	if o.Lost != nil {
+		// A lost shard does not make it unready: whoever took its HAProxy away would lose the limits that it still holds.
+		if said.RedisLost = o.Lost(); said.RedisLost != "" {
+			text += "\nredis lost: shards " + said.RedisLost
+		}
+	}
+	if asJSON {
+		writeJSON(w, status, said)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	fmt.Fprintln(w, text)
+}
+
+// PublicText is the text of an error of Ready without wrapped causes, which everybody may read.
+// The causes may have addresses; they are in the log.
+func PublicText(err error) string {
+	text := err.Error()
+	var causes []error
+	// The text of a wrapped error stands in that of the error around it, which is cut there.
+	switch wraps := err.(type) { //nolint:errorlint // this error, not those within
+	case interface{ Unwrap() error }:
+		causes = []error{wraps.Unwrap()}
+	case interface{ Unwrap() []error }:
+		causes = wraps.Unwrap()
+	}
+	if len(causes) == 0 {
+		return text
+	}
+	for _, cause := range causes {
+		if cause != nil {
+			text, _, _ = strings.Cut(text, cause.Error())
+		}
+	}
+	return cmp.Or(strings.TrimRight(text, ": "), "not ready") + " (the log says why)"
+}
+
+// refuseForeignPages refuses requests that pages of other sites make in the browser of somebody who may
+// ask: those that the browser marks as such, and those of a site that made its own name
+// mean this machine. A link from there may be followed, because the reader sees where it
+// leads. A frame is refused, because the reader may not see it.
+func refuseForeignPages(g *Gate, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// No page can set this field: it is the browser that says where a request comes from. Older ones do
+		// not, and programs never.
+		site := r.Header.Get("Sec-Fetch-Site")
+		// A GET changes nothing here, and its answer the other site cannot read.
+		follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+		if (site == "cross-site" || site == "same-site") && !follows {
+			http.Error(w, "a page of another site may not ask", http.StatusForbidden)
+			return
+		}
+		// A site can have its own name lead to 127.0.0.1, and is then of the same origin for the browser. Only
+		// the name in the Host field gives it away.
+		if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && local.IP.IsLoopback() && !cannotBeRebound(r.Host) && !g.provenByTLS(r) {
+			http.Error(w, "this address is for this machine alone: ask for localhost or an address, not for a name", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// cannotBeRebound reports whether nobody else can make a Host field mean this machine.
+func cannotBeRebound(host string) bool {
+	// The port is left out where it is that of the scheme.
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	// Names below localhost lead to this machine in every browser (RFC 6761), and of an address nobody has the
+	// say.
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	return host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") || net.ParseIP(host) != nil
+}
+
+// Serve answers on the listener until ctx ends. Streams end then; other answers that are
+// under way have a second. A client who takes more than 30 s for an answer that is not a
+// stream is dropped.
+func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+	return serveWithin(ctx, l, h, log, 30*time.Second, time.Second)
+}
+
+// serveWithin is Serve with these times for an answer, and for answers under way at the end.
+func serveWithin(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger, answer, end time.Duration) error {
+	// Each bound is far above what an answer takes, and keeps a client who does nothing from holding a
+	// connection.
+	server := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		IdleTimeout:       time.Minute,
+		WriteTimeout:      answer, // streams set times of their own
+		MaxHeaderBytes:    16 << 10,
+		BaseContext: func(net.Listener) context.Context {
+			return context.WithValue(context.WithoutCancel(ctx), closingKey{}, ctx.Done())
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	// So that a client without a request under way is the first to make room for another.
+	daemon.TrackRequests(server)
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), end)
+		defer cancel()
+		// Streams have ended by then: they are told that the server ends.
+		if server.Shutdown(last) != nil {
+			_ = server.Close()
+		}
+	})
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("admin: %w", err)
+	}
+	<-ended // server.Serve does not wait for answers under way
+	return nil
+}

@@ -1,0 +1,130 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/sluice-qos/sluice/internal/api"
+)
+
+// Live tells what happens, as it happens. The messages of a stream come until stop is
+// called or the channel is closed; an error says that there are too many streams.
+type Live interface {
+	Watch(q api.Question) (answers <-chan *api.Message, stop func(), err error)
+	Policies(f api.Filter) (events <-chan *api.Message, stop func(), err error)
+	History(name string) api.History
+	HistoryOfKey(key string) api.History
+	Events(ctx context.Context, name string) (api.Events, error)
+	EventsOfKey(ctx context.Context, key string) (api.Events, error)
+}
+
+// liveN is the usual number of users in a live list.
+const liveN = 50
+
+// serveLive adds the paths of live answers, histories and the stream of policies.
+func serveLive(mux *http.ServeMux, live Live) {
+	mux.HandleFunc("GET /api/v1/live", func(w http.ResponseWriter, r *http.Request) {
+		q, err := parseWatch(r.URL.Query())
+		if err != nil {
+			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+			return
+		}
+		serveStream(w, r, func() (<-chan *api.Message, func(), error) { return live.Watch(q) })
+	})
+	mux.HandleFunc("GET /api/v1/policies", func(w http.ResponseWriter, r *http.Request) {
+		f, err := parseFilter(r.URL.Query())
+		if err != nil {
+			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+			return
+		}
+		serveStream(w, r, func() (<-chan *api.Message, func(), error) { return live.Policies(f) })
+	})
+	mux.HandleFunc("GET /api/v1/events/", serveEvents(live))
+	// Not "history/{user}", which a user called "/" would not match.
+	mux.HandleFunc("GET /api/v1/history/", func(w http.ResponseWriter, r *http.Request) {
+		u, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/history/"), r.URL.Query())
+		switch {
+		case err != nil:
+			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+		case u.isKey:
+			writeJSON(w, http.StatusOK, live.HistoryOfKey(u.user))
+		default:
+			writeJSON(w, http.StatusOK, live.History(u.user))
+		}
+	})
+}
+
+// serveEvents answers how many requests of one user started and ended.
+func serveEvents(live Live) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		u, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/events/"), r.URL.Query())
+		if err != nil {
+			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+			return
+		}
+		// Answers to questions by name have the name.
+		of := live.Events
+		if u.isKey {
+			of = live.EventsOfKey
+		}
+		// It reads Redis, so it ends when the client goes.
+		events, err := of(r.Context(), u.user)
+		if err != nil {
+			writeJSON(w, statusOf(err), apiError{err.Error()})
+			return
+		}
+		writeJSON(w, http.StatusOK, events)
+	}
+}
+
+// parseWatch reads the question of a live stream.
+func parseWatch(q url.Values) (api.Question, error) {
+	by, n, err := parseList(q, usersOrders...)
+	if err != nil {
+		return api.Question{}, err
+	}
+	// Fewer than in a list that is asked for once: this comes every second.
+	if q.Get("n") == "" {
+		n = liveN
+	}
+	u, err := parseOptionalUser(q)
+	return api.Question{Sort: by, N: n, User: u.user, IsKey: u.isKey}, err
+}
+
+// parseOptionalUser reads the user of a query, which may have none.
+func parseOptionalUser(q url.Values) (question, error) {
+	// A stream may be about nobody, but a user who is named must be one that there can be.
+	user := q.Get("user")
+	missing := user == ""
+	if missing {
+		user = "-" // stands in for the user, so that the other parameters are checked in any case
+	}
+	u, err := parseUser(url.PathEscape(user), q)
+	if err != nil || missing {
+		return question{}, err
+	}
+	return u, nil
+}
+
+// parseFilter reads which events are wanted.
+func parseFilter(q url.Values) (api.Filter, error) {
+	u, err := parseOptionalUser(q)
+	if err != nil {
+		return api.Filter{}, err
+	}
+	f := api.Filter{User: u.user, IsKey: u.isKey}
+	f.Kinds, err = parseKinds(q.Get("kind"))
+	return f, err
+}
+
+// closingKey is of the contexts of requests: a channel that is closed when the server
+// begins to end.
+type closingKey struct{}
+
+// closing is the channel under closingKey, nil if there is none.
+func closing(ctx context.Context) <-chan struct{} {
+	c, _ := ctx.Value(closingKey{}).(<-chan struct{})
+	return c
+}

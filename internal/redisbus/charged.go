@@ -1,0 +1,59 @@
+package redisbus
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-qos/sluice/pkg/cost"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Charges reads what a user was charged of some limits, in their windows of a second and in
+// the ones before. What is not among them has not begun.
+func (b *Bus) Charges(ctx context.Context, user string, of iter.Seq[limits.Cost], second int64) (cost.Pools, error) {
+	pools := cost.Pools{}
+	err := b.callRedis(ctx, "charges", "read costs", func(ctx context.Context) error {
+		pipe, shard := b.client.Pipeline(), b.ShardOf(user)
+		read := map[cost.Pool]*redis.StringCmd{}
+		for c := range of {
+			start := c.WindowStart(second)
+			for _, start := range [...]int64{start, start - c.Window.Seconds()} {
+				p := cost.Pool{User: user, Unit: c.Unit, Window: c.Window, Start: start}
+				read[p] = pipe.HGet(ctx, costKey(shard, partOf(user, c.Window), c.Window, start), costField(c.Unit, user))
+			}
+		}
+		// An empty pipeline is no call.
+		if len(read) == 0 {
+			return nil
+		}
+		// Of a pool that has not begun the error is that there is none.
+		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+			return err
+		}
+		for p, text := range read {
+			if errors.Is(text.Err(), redis.Nil) {
+				continue
+			}
+			if text.Err() != nil {
+				return text.Err()
+			}
+			total, ok := decodeCharged(text.Val())
+			if !ok {
+				return &replyError{text.Val()}
+			}
+			pools[p] = total
+		}
+		return nil
+	})
+	return pools, err
+}
+
+// decodeCharged reads what scripts/charge.lua keeps of a pool.
+func decodeCharged(text string) (total cost.Total, ok bool) {
+	w := words{rest: text}
+	total = cost.Total{Charged: w.takeNumber(), Due: w.takeNumber()}
+	return total, w.err == nil && w.rest == ""
+}
