@@ -10,10 +10,10 @@ import (
 const Drain = 10 * time.Second
 
 // How long it takes to notice that a part is away: an agent, by two checks of HAProxy; Redis, by 0.1 s without an answer and the
-// wait of the last question.
+// wait of the last question, and as long again where processes wait for a processor.
 const (
 	agentUnnoticed = time.Second
-	redisUnnoticed = 200 * time.Millisecond
+	redisUnnoticed = 400 * time.Millisecond
 )
 
 // Parts of a limit below which users may be refused.
