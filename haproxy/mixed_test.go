@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/agent/peers"
 	"github.com/sluice-qos/sluice/internal/testkit"
-	"github.com/sluice-qos/sluice/test/mixed"
+	"github.com/sluice-qos/sluice/test/longrun/mixed"
 )
 
 // However requests end, nobody has any in progress once all have ended, as

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-qos/sluice/bench/closed"
 	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/internal/testkit/cluster"
-	"github.com/sluice-qos/sluice/test/mixed"
+	"github.com/sluice-qos/sluice/test/longrun/mixed"
 	"github.com/sluice-qos/sluice/test/scene"
 )
 

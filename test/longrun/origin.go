@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/origin"
 	"github.com/sluice-qos/sluice/test/longrun/history"
-	"github.com/sluice-qos/sluice/test/mixed"
+	"github.com/sluice-qos/sluice/test/longrun/mixed"
 )
 
 // server is the origin behind the HAProxies. It writes down what arrived: each request of clients, and counts of a flood's requests.
