@@ -20,7 +20,7 @@ func TestFences(t *testing.T) {
 		without   []string // packages that it does not link, nor any below them
 	}{
 		{"the agent does not know polygen", "cmd/spoa",
-			[]string{"internal/polygen/view", "cmd/sluice", "github.com/alicebob/miniredis/v2"}},
+			[]string{"internal/polygen", "cmd/sluice", "github.com/alicebob/miniredis/v2"}},
 		{"polygen does not know the agent, and does not talk to HAProxy", "cmd/polygen",
 			[]string{"internal/agent", "haproxy", "github.com/negasus/haproxy-spoe-go", "github.com/alicebob/miniredis/v2"}},
 		{"background jobs do without Redis", "pkg/jobs",

@@ -21,7 +21,7 @@ type options struct {
 	Margin int    `name:"concurrent-margin" help:"How far, in percent of the limit, a blocked user's requests in progress must fall before the user is unblocked; at least one request." default:"5" placeholder:"PERCENT" env:"SLUICE_CONCURRENT_MARGIN"`
 
 	flags.UserMetrics `embed:""`
-	flags.Lead        `embed:""`
+	lead              `embed:""`
 	JobWorkers        flags.JobWorkers `embed:""`
 
 	flags.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
@@ -79,7 +79,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		return err
 	}
 	defer l.Close()
-	address, err := o.LeaderAddress(o.Access().Scheme(), l.Addr())
+	address, err := o.lead.address(o.Access().Scheme(), l.Addr())
 	if err != nil {
 		return err
 	}
@@ -96,8 +96,8 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		p.Run,
 		service.Run,
 		func(ctx context.Context) error {
-			h := api.Handler(api.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload, API: p, Live: p, Overrides: p, Forward: forward, Gate: gate})
-			return api.Serve(ctx, l, h, log)
+			h := daemon.AdminHandler(daemon.AdminOptions{Gatherer: registry, Ready: p.Ready, Reload: p.Reload, Routes: api.Routes(p, p, p), Forward: forward.Wrap, Gate: gate})
+			return daemon.ServeAdmin(ctx, l, h, log)
 		},
 		func(ctx context.Context) error { return p.ReloadOn(ctx, hangups) })
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 	polygenapi "github.com/sluice-qos/sluice/internal/polygen/api"
 )
 
@@ -38,7 +39,7 @@ func explained(t *testing.T, u api.User, args ...string) (stdout, asked string) 
 		t.Fatal(err)
 	}
 	api := &told{user: u}
-	server := httptest.NewServer(polygenapi.Handler(polygenapi.Options{Gatherer: prometheus.NewRegistry(), API: api}))
+	server := httptest.NewServer(daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Routes: polygenapi.Routes(api, nil, nil)}))
 	t.Cleanup(server.Close)
 	var out, errs bytes.Buffer
 	args = append(append([]string{"explain"}, args...), "--limits", file, "--admin", server.Listener.Addr().String())
@@ -145,7 +146,7 @@ func TestExplainFollowsDecisions(t *testing.T) {
 		{Time: until, Kind: api.OverrideEvent, Name: api.NameOf("a/b c"), Until: &until, Note: "launch\x1b"},
 		{Time: until, Kind: api.LostEvent, Count: 3},
 	}}
-	server := httptest.NewServer(polygenapi.Handler(polygenapi.Options{Gatherer: prometheus.NewRegistry(), API: polygen, Live: polygen}))
+	server := httptest.NewServer(daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Routes: polygenapi.Routes(polygen, polygen, nil)}))
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "limits.yaml")
 	if err := os.WriteFile(file, []byte(goodLimits), 0o600); err != nil {

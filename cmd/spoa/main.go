@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/agent"
 	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/daemon/flags"
-	"github.com/sluice-qos/sluice/internal/polygen/api"
 )
 
 type options struct {
@@ -90,7 +89,7 @@ func serve(ctx context.Context, o options) error {
 	}
 	service := daemon.Service{Started: agent.Started, Ready: agent.Ready, Probe: func() { agent.Lost() }}
 	return daemon.Run(ctx, agent.Run, service.Run, func(ctx context.Context) error {
-		return api.Serve(ctx, l, api.Handler(api.Options{Gatherer: registry, Ready: agent.Ready, Lost: agent.Lost, Gate: gate}), log)
+		return daemon.ServeAdmin(ctx, l, daemon.AdminHandler(daemon.AdminOptions{Gatherer: registry, Ready: agent.Ready, Lost: agent.Lost, Gate: gate}), log)
 	})
 }
 

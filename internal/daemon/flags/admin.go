@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-qos/sluice/internal/polygen/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // Admin are the flags of a daemon's admin API. Who embeds it sets serves, what it
@@ -19,14 +19,14 @@ type Admin struct {
 }
 
 // Access is who may ask.
-func (a Admin) Access() api.Access {
-	return api.Access{TokenFile: a.TokenFile, Cert: a.Cert, Key: a.Key}
+func (a Admin) Access() daemon.Access {
+	return daemon.Access{TokenFile: a.TokenFile, Cert: a.Cert, Key: a.Key}
 }
 
 // Check refuses flags that would leave the API open to other machines.
 func (a Admin) Check() error { return a.Access().CheckAddress(a.Address) }
 
 // Listen listens as the flags say. The gate is for the handler.
-func (a Admin) Listen(log *slog.Logger, reg prometheus.Registerer) (net.Listener, *api.Gate, error) {
+func (a Admin) Listen(log *slog.Logger, reg prometheus.Registerer) (net.Listener, *daemon.Gate, error) {
 	return a.Access().Listen(a.Address, log, reg)
 }

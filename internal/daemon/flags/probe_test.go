@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-qos/sluice/internal/polygen/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
@@ -24,7 +24,7 @@ func serveAdmin(t *testing.T, flags Admin, ready func() error) string {
 	}
 	served := make(chan error, 1)
 	go func() {
-		served <- api.Serve(t.Context(), l, api.Handler(api.Options{Gatherer: registry, Ready: ready, Gate: gate, Lost: func() string { return "3" }}), slog.New(slog.DiscardHandler))
+		served <- daemon.ServeAdmin(t.Context(), l, daemon.AdminHandler(daemon.AdminOptions{Gatherer: registry, Ready: ready, Gate: gate, Lost: func() string { return "3" }}), slog.New(slog.DiscardHandler))
 	}()
 	t.Cleanup(func() {
 		if err := <-served; err != nil {

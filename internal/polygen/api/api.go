@@ -1,8 +1,31 @@
+// Package api serves polygen's API and page, next to what every daemon serves. Answers are JSON (see internal/polygen/view):
+//
+//	GET /api/v1/users?sort=&n=          the users with most: by rate, concurrent, down, up or recent
+//	GET /api/v1/users/{user}  one user: limits, use, shares, state and why
+//	GET /api/v1/unknown-users?sort=&n=  users whom the limit file does not name: by recent or active
+//	GET /api/v1/instances               instances and the version of the limits that they enforce
+//	GET /api/v1/jobs?n=                 users with background jobs that run or wait
+//	GET /api/v1/jobs/{id}               why a background job waits
+//
+// It also tells what happens, in the first and the last of these as server-sent events:
+//
+//	GET /api/v1/live?sort=&n=&user=&by=  every second: totals, the users with most, those limited now, instances, one user
+//	GET /api/v1/history/{user}?by=       what a user used in each of the last 300 seconds
+//	GET /api/v1/events/{user}?by=        requests of one user that started and ended in each of the last 50 seconds
+//	GET /api/v1/policies?user=&kind=               each policy as it is decided
+//
+// At / is the page that shows all of that (internal/polygen/api/page).
+//
+// These change something by hand:
+//
+//	GET    /api/v1/overrides                        users' limits set by hand for a time
+//	PUT    /api/v1/overrides/{user}       sets a user's limits for a time
+//	DELETE /api/v1/overrides/{user}       removes these limits
+//	POST   /api/v1/users/{user}/unblock   lets a user in who is blocked
 package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,6 +35,7 @@ import (
 	"strings"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // API is what answers questions about users and instances.
@@ -46,6 +70,22 @@ var apiPaths = []string{
 	"/api/v1/overrides", "/api/v1/overrides/{user}", "/api/v1/users/{user}/unblock",
 }
 
+// Routes adds the paths of the API and the page, for daemon.AdminOptions. Each source may be nil.
+func Routes(source API, live Live, hand Overrider) func(*http.ServeMux) {
+	return func(mux *http.ServeMux) {
+		if source != nil {
+			mux.Handle("/", Page())
+			serveAPI(mux, source)
+		}
+		if hand != nil {
+			serveOverrides(mux, hand)
+		}
+		if live != nil {
+			serveLive(mux, live)
+		}
+	}
+}
+
 // serveAPI adds the paths of the API. Every answer is JSON, errors too.
 func serveAPI(mux *http.ServeMux, source API) {
 	// What an answer can fail with is what was asked: polygen has everything in memory, and of jobs it says which
@@ -53,9 +93,9 @@ func serveAPI(mux *http.ServeMux, source API) {
 	get := func(path string, answer func(*http.Request) (any, error)) {
 		mux.HandleFunc("GET /api/v1/"+path, func(w http.ResponseWriter, r *http.Request) {
 			if a, err := answer(r); err != nil {
-				writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+				daemon.WriteError(w, r, http.StatusBadRequest, err.Error())
 			} else {
-				writeJSON(w, http.StatusOK, a)
+				daemon.WriteJSON(w, http.StatusOK, a)
 			}
 		})
 	}
@@ -98,25 +138,11 @@ func serveAPI(mux *http.ServeMux, source API) {
 		// Behind all paths that are there. It answers in JSON, too, as clients of the API expect.
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
-			writeJSON(w, http.StatusMethodNotAllowed, apiError{"method " + r.Method + " is not allowed: use GET"})
+			daemon.WriteError(w, r, http.StatusMethodNotAllowed, "method "+r.Method+" is not allowed: use GET")
 			return
 		}
-		writeJSON(w, http.StatusNotFound, apiError{"no such path (valid: " + strings.Join(apiPaths, ", ") + ")"})
+		daemon.WriteError(w, r, http.StatusNotFound, "no such path (valid: "+strings.Join(apiPaths, ", ")+")")
 	})
-}
-
-type apiError struct {
-	Error string `json:"error"`
-}
-
-func writeJSON(w http.ResponseWriter, status int, answer any) {
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	// What users do is in it: no proxy and no browser is to keep that.
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(answer) // fails only if the client has gone
 }
 
 // parseList reads the order and the length of a list. The first order is the default.
@@ -154,16 +180,16 @@ func serveJob(source API) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 		if err != nil || id < 1 {
-			writeJSON(w, http.StatusBadRequest, apiError{fmt.Sprintf("%.40q is no id of a job: want a positive number", r.PathValue("id"))})
+			daemon.WriteError(w, r, http.StatusBadRequest, fmt.Sprintf("%.40q is no id of a job: want a positive number", r.PathValue("id")))
 			return
 		}
 		switch job, err := source.Job(r.Context(), id); {
 		case errors.Is(err, api.ErrNoJob):
-			writeJSON(w, http.StatusNotFound, apiError{err.Error()})
+			daemon.WriteError(w, r, http.StatusNotFound, err.Error())
 		case err != nil:
-			writeJSON(w, http.StatusServiceUnavailable, apiError{err.Error()})
+			daemon.WriteError(w, r, http.StatusServiceUnavailable, err.Error())
 		default:
-			writeJSON(w, http.StatusOK, job)
+			daemon.WriteJSON(w, http.StatusOK, job)
 		}
 	}
 }

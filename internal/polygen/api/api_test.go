@@ -4,15 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // echo answers with what it was asked.
@@ -99,9 +102,40 @@ var nothing = func() <-chan *api.Message {
 	return c
 }()
 
+// apiError is the answer to a request that fails.
+type apiError struct{ Error string }
+
+// gated is a gate with a token file.
+func gated(t *testing.T, tokens string) (g *daemon.Gate, path string) {
+	t.Helper()
+	path = t.TempDir() + "/tokens"
+	replaceFile(t, path, tokens)
+	g, err := daemon.NewGate(daemon.Access{TokenFile: path}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g, path
+}
+
+// replaceFile replaces a file at once.
+func replaceFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const (
+	annsToken = "0123456789abcdef-ann"
+	bobsToken = "0123456789abcdef-bob"
+)
+
 func handler(source API) http.Handler {
 	live, _ := source.(Live)
-	return Handler(Options{Gatherer: prometheus.NewRegistry(), Ready: func() error { return nil }, API: source, Live: live})
+	return daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Ready: func() error { return nil }, Routes: Routes(source, live, nil)})
 }
 
 func TestAPI(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // pace has the times of a stream.
@@ -36,7 +37,7 @@ func serveStream(w http.ResponseWriter, r *http.Request, open func() (<-chan *ap
 	}
 	messages, stop, err := open()
 	if err != nil {
-		writeJSON(w, http.StatusServiceUnavailable, apiError{err.Error()})
+		daemon.WriteError(w, r, http.StatusServiceUnavailable, err.Error())
 		return
 	}
 	defer stop()
@@ -55,7 +56,7 @@ func streamHeader(w http.ResponseWriter) {
 
 func (p pace) stream(w http.ResponseWriter, r *http.Request, messages <-chan *api.Message) {
 	control := http.NewResponseController(w)
-	ended := closing(r.Context())
+	ended := daemon.Closing(r.Context())
 	defer cutShort(control, ended)()
 	// send writes and sends; the end of the server cuts it short.
 	send := func(write func() error) bool {
@@ -69,7 +70,7 @@ func (p pace) stream(w http.ResponseWriter, r *http.Request, messages <-chan *ap
 		default:
 		}
 		// A stream may go on for days, and its token be taken back meanwhile.
-		if !mayStill(r.Context()) {
+		if !daemon.TokenIsGood(r.Context()) {
 			return false
 		}
 		if write() != nil || control.Flush() != nil {

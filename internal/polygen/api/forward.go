@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -33,12 +32,11 @@ const (
 type ForwardOptions struct {
 	Leader func() (l api.Leader, other bool) // the polygen that leads, unless this one does
 	CA     string                            // file with the certificates to trust instead of the system's; "" trusts those
-	Gate   *Gate                             // whose certificate the leader may have, too; nil has none
+	Gate   *daemon.Gate                      // whose certificate the leader may have, too; nil has none
 	Logger *slog.Logger
 }
 
-// A Forwarder has the polygen that leads answer requests for the API and the page. A nil Forwarder has all answered here. It is
-// safe for concurrent use.
+// A Forwarder has the polygen that leads answer requests for the API and the page. It is safe for concurrent use.
 type Forwarder struct {
 	ForwardOptions
 	roots    *x509.CertPool // nil: the system's
@@ -78,11 +76,8 @@ func CheckLeaderAddress(address string) error {
 	return nil
 }
 
-// wrap forwards what the polygen that leads is to answer.
-func (f *Forwarder) wrap(next http.Handler) http.Handler {
-	if f == nil {
-		return next
-	}
+// Wrap forwards what the polygen that leads is to answer.
+func (f *Forwarder) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		leader, other := f.Leader()
 		// What is about this process is answered here.
@@ -118,7 +113,7 @@ func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request, leader api.L
 		defer cancel()
 		go func() {
 			select {
-			case <-closing(ctx):
+			case <-daemon.Closing(ctx):
 				cancel()
 			case <-ctx.Done():
 			}
@@ -165,11 +160,7 @@ func (f *Forwarder) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if skipped, ok := f.failures.Allow(); ok {
 		f.Logger.Warn("request not forwarded", slog.Any("error", err), slog.Int("requests", skipped+1))
 	}
-	if strings.HasPrefix(r.URL.Path, "/api/") {
-		writeJSON(w, http.StatusServiceUnavailable, apiError{err.Error()})
-		return
-	}
-	http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	daemon.WriteError(w, r, http.StatusServiceUnavailable, err.Error())
 }
 
 // transportTo returns the connections to an address.
@@ -204,7 +195,7 @@ func (f *Forwarder) tlsTo(host string) *tls.Config {
 		InsecureSkipVerify: true, // VerifyConnection verifies
 		VerifyConnection: func(s tls.ConnectionState) error {
 			leaf := s.PeerCertificates[0]
-			if f.Gate.hasKeyOf(leaf) {
+			if f.Gate.HasKeyOf(leaf) {
 				return nil
 			}
 			o := x509.VerifyOptions{Roots: f.roots, DNSName: host, Intermediates: x509.NewCertPool()}
@@ -215,15 +206,6 @@ func (f *Forwarder) tlsTo(host string) *tls.Config {
 			return err
 		},
 	}
-}
-
-// hasKeyOf reports whether a certificate is for the key that this side has.
-func (g *Gate) hasKeyOf(other *x509.Certificate) bool {
-	if g == nil || g.certificate == nil {
-		return false
-	}
-	key, ok := g.certificate.current().Leaf.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
-	return ok && key.Equal(other.PublicKey)
 }
 
 // A deadlineWriter gives each write of a stream as long as a stream of this process has: the server's own bound is for

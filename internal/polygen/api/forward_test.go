@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
@@ -39,10 +40,10 @@ type polygens struct {
 	leads   atomic.Pointer[api.Leader] // as the standby knows it; nil: the standby leads
 }
 
-func startPolygens(t *testing.T, gate *Gate, o ForwardOptions) *polygens {
+func startPolygens(t *testing.T, gate *daemon.Gate, o ForwardOptions) *polygens {
 	t.Helper()
 	p := &polygens{echo: &echo{}}
-	s := httptest.NewServer(Handler(Options{Gatherer: prometheus.NewRegistry(), API: p.echo, Overrides: &p.asked, Ready: func() error { return nil }, Gate: gate}))
+	s := httptest.NewServer(daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Ready: func() error { return nil }, Gate: gate, Routes: Routes(p.echo, nil, &p.asked)}))
 	t.Cleanup(s.Close)
 	p.leader = s.URL
 	p.leads.Store(&api.Leader{Name: "one", Address: s.URL})
@@ -71,7 +72,7 @@ func (p *polygens) handler(t *testing.T, o ForwardOptions) http.Handler {
 			f.transport.CloseIdleConnections()
 		}
 	})
-	return Handler(Options{Gatherer: prometheus.NewRegistry(), API: &echo{}, Overrides: &tool{}, Ready: func() error { return nil }, Forward: f})
+	return daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Ready: func() error { return nil }, Forward: f.Wrap, Routes: Routes(&echo{}, nil, &tool{})})
 }
 
 func askOf(h http.Handler, method, path, body string, header http.Header) *httptest.ResponseRecorder {
@@ -123,7 +124,7 @@ func TestForward(t *testing.T) {
 // A token is the leader's to judge, too.
 func TestForwardToken(t *testing.T) {
 	const token = "a-token-of-an-operator"
-	gate, _, _, _ := gated(t, "ops "+token+"\n")
+	gate, _ := gated(t, "ops "+token+"\n")
 	p := startPolygens(t, gate, ForwardOptions{})
 	for given, status := range map[string]int{"Bearer " + token: 200, "Bearer another-token-altogether": 401, "": 401} {
 		header := http.Header{}
@@ -133,6 +134,10 @@ func TestForwardToken(t *testing.T) {
 		if w := askOf(p.standby, "GET", "/api/v1/instances", "", header); w.Code != status {
 			t.Errorf("with %q: %d %s, want %d", given, w.Code, w.Body, status)
 		}
+	}
+	askOf(p.standby, "PUT", "/api/v1/overrides/alice", `{"reason":"launch","limits":"pro"}`, http.Header{"Authorization": {"Bearer " + token}})
+	if want := "ops from 127.0.0.1 for 192.0.2.1"; p.asked.by != want {
+		t.Errorf("an override with a token is by %q, want %q", p.asked.by, want)
 	}
 }
 
@@ -165,19 +170,19 @@ func TestForwardTLS(t *testing.T) {
 	ca := testkit.NewAuthority(t, dir)
 	until := time.Now().Add(time.Hour)
 	cert, key := ca.Issue(t, dir, until) // for 127.0.0.1
-	gateOf := func(cert, key string) *Gate {
-		g, err := NewGate(Access{Cert: cert, Key: key}, slog.New(slog.DiscardHandler), nil)
+	gateOf := func(cert, key string) *daemon.Gate {
+		g, err := daemon.NewGate(daemon.Access{Cert: cert, Key: key}, slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return g
 	}
 	serve := func(cert, key string) string {
-		l, g, err := Access{Cert: cert, Key: key}.Listen("127.0.0.1:0", slog.New(slog.DiscardHandler), nil)
+		l, g, err := daemon.Access{Cert: cert, Key: key}.Listen("127.0.0.1:0", slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		serveUntilEnd(t, l, Handler(Options{Gatherer: prometheus.NewRegistry(), API: &echo{}, Ready: func() error { return nil }, Gate: g}))
+		serveUntilEnd(t, l, daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Ready: func() error { return nil }, Gate: g, Routes: Routes(&echo{}, nil, nil)}))
 		_, port, _ := net.SplitHostPort(l.Addr().String())
 		return port
 	}
@@ -209,7 +214,7 @@ func TestForwardTLS(t *testing.T) {
 // A stream comes through as it is written, ends with the reader, and with the server.
 func TestForwardStream(t *testing.T) {
 	l := newTap()
-	leader, _, _ := serving(t, Handler(Options{Gatherer: prometheus.NewRegistry(), API: l, Live: l}))
+	leader, _, _ := serving(t, daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Routes: Routes(l, l, nil)}))
 	p := &polygens{}
 	p.leads.Store(&api.Leader{Name: "one", Address: "http://" + leader})
 	standby, stop, ended := serving(t, p.handler(t, ForwardOptions{}))

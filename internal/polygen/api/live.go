@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // Live tells what happens, as it happens. The messages of a stream come until stop is
@@ -28,7 +29,7 @@ func serveLive(mux *http.ServeMux, live Live) {
 	mux.HandleFunc("GET /api/v1/live", func(w http.ResponseWriter, r *http.Request) {
 		q, err := parseWatch(r.URL.Query())
 		if err != nil {
-			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+			daemon.WriteError(w, r, http.StatusBadRequest, err.Error())
 			return
 		}
 		serveStream(w, r, func() (<-chan *api.Message, func(), error) { return live.Watch(q) })
@@ -36,7 +37,7 @@ func serveLive(mux *http.ServeMux, live Live) {
 	mux.HandleFunc("GET /api/v1/policies", func(w http.ResponseWriter, r *http.Request) {
 		f, err := parseFilter(r.URL.Query())
 		if err != nil {
-			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+			daemon.WriteError(w, r, http.StatusBadRequest, err.Error())
 			return
 		}
 		serveStream(w, r, func() (<-chan *api.Message, func(), error) { return live.Policies(f) })
@@ -47,11 +48,11 @@ func serveLive(mux *http.ServeMux, live Live) {
 		u, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/history/"), r.URL.Query())
 		switch {
 		case err != nil:
-			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+			daemon.WriteError(w, r, http.StatusBadRequest, err.Error())
 		case u.isKey:
-			writeJSON(w, http.StatusOK, live.HistoryOfKey(u.user))
+			daemon.WriteJSON(w, http.StatusOK, live.HistoryOfKey(u.user))
 		default:
-			writeJSON(w, http.StatusOK, live.History(u.user))
+			daemon.WriteJSON(w, http.StatusOK, live.History(u.user))
 		}
 	})
 }
@@ -61,7 +62,7 @@ func serveEvents(live Live) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		u, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/events/"), r.URL.Query())
 		if err != nil {
-			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+			daemon.WriteError(w, r, http.StatusBadRequest, err.Error())
 			return
 		}
 		// Answers to questions by name have the name.
@@ -72,10 +73,10 @@ func serveEvents(live Live) http.HandlerFunc {
 		// It reads Redis, so it ends when the client goes.
 		events, err := of(r.Context(), u.user)
 		if err != nil {
-			writeJSON(w, statusOf(err), apiError{err.Error()})
+			daemon.WriteError(w, r, statusOf(err), err.Error())
 			return
 		}
-		writeJSON(w, http.StatusOK, events)
+		daemon.WriteJSON(w, http.StatusOK, events)
 	}
 }
 
@@ -117,14 +118,4 @@ func parseFilter(q url.Values) (api.Filter, error) {
 	f := api.Filter{User: u.user, IsKey: u.isKey}
 	f.Kinds, err = parseKinds(q.Get("kind"))
 	return f, err
-}
-
-// closingKey is of the contexts of requests: a channel that is closed when the server
-// begins to end.
-type closingKey struct{}
-
-// closing is the channel under closingKey, nil if there is none.
-func closing(ctx context.Context) <-chan struct{} {
-	c, _ := ctx.Value(closingKey{}).(<-chan struct{})
-	return c
 }

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -119,7 +120,7 @@ func serveUntilEnd(t *testing.T, l net.Listener, h http.Handler) (stop context.C
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- Serve(ctx, l, h, slog.New(slog.DiscardHandler))
+		done <- daemon.ServeAdmin(ctx, l, h, slog.New(slog.DiscardHandler))
 		close(done)
 	}()
 	t.Cleanup(func() {
@@ -170,7 +171,7 @@ func wantBlock(t *testing.T, r *bufio.Reader, want string) {
 func TestStream(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	l := newTap()
-	address, stop, ended := serving(t, Handler(Options{Gatherer: prometheus.NewRegistry(), API: l, Live: l}))
+	address, stop, ended := serving(t, daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Routes: Routes(l, l, nil)}))
 	res, body := watching(t, "http://"+address+"/api/v1/live")
 	for header, want := range map[string]string{"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"} {
 		if got := res.Header.Get(header); got != want || res.StatusCode != 200 {
@@ -195,7 +196,7 @@ func TestStream(t *testing.T) {
 // A reader who goes is noticed, even if nothing is sent.
 func TestStreamOfOneWhoGoes(t *testing.T) {
 	l := newTap()
-	address, _, _ := serving(t, Handler(Options{Gatherer: prometheus.NewRegistry(), API: l, Live: l}))
+	address, _, _ := serving(t, daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Routes: Routes(l, l, nil)}))
 	res, body := watching(t, "http://"+address+"/api/v1/live")
 	wantBlock(t, body, ": the stream begins")
 	res.Body.Close()
@@ -221,7 +222,7 @@ func paced(t *testing.T, p pace, read time.Duration, l *tap, closing <-chan stru
 	}))
 	s.Config.ReadTimeout = read
 	s.Config.BaseContext = func(net.Listener) context.Context {
-		return context.WithValue(context.Background(), closingKey{}, closing)
+		return daemon.WithClosing(context.Background(), closing)
 	}
 	s.Start()
 	t.Cleanup(s.Close)

@@ -20,7 +20,9 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/pkg/cause"
 )
 
@@ -617,5 +619,35 @@ func TestOpenAPIParameters(t *testing.T) {
 		}[path]; documented != read {
 			t.Errorf("GET %s reads %q, the document has %q", path, read, documented)
 		}
+	}
+}
+
+// unauthorized is the answer to who asks without a token, which the document has.
+func (d *document) unauthorized(t *testing.T, method, path string, responses map[string]*response) (code string) {
+	t.Helper()
+	g, _ := gated(t, annsToken)
+	w := httptest.NewRecorder()
+	daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Gate: g, Routes: Routes(sample{}, nil, nil)}).ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	var answer any
+	if err := json.Unmarshal(w.Body.Bytes(), &answer); w.Code != http.StatusUnauthorized || err != nil {
+		t.Errorf("%s %s without a token = %d %s, want 401 in JSON", method, path, w.Code, w.Body)
+	}
+	code = fmt.Sprint(w.Code)
+	if responses[code] == nil {
+		t.Errorf("%s %s: the document has no answer %s", method, path, code)
+		return code
+	}
+	report(t, method+" "+path+" without a token", d.differences(t, code, d.response(t, responses[code]).Content["application/json"].Schema, answer, true))
+	return code
+}
+
+// The document says how a token is sent, and that it may not be asked for.
+func TestOpenAPISecurity(t *testing.T) {
+	d := readDocument(t)
+	if want := []map[string][]string{{"token": {}}, {}}; !reflect.DeepEqual(d.Security, want) {
+		t.Errorf("security is %v, want %v", d.Security, want)
+	}
+	if s := d.Components.SecuritySchemes["token"]; len(d.Components.SecuritySchemes) != 1 || s.Type != "http" || s.Scheme != "bearer" || s.Description == "" {
+		t.Errorf("the security schemes are %v, want token by bearer", d.Components.SecuritySchemes)
 	}
 }

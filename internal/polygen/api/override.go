@@ -8,11 +8,11 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // Overrider sets and removes overrides and unblocks users. Its errors are those of package api, or about the
@@ -35,21 +35,21 @@ const (
 
 // serveOverrides adds the paths that change something.
 func serveOverrides(mux *http.ServeMux, hand Overrider) {
-	mux.HandleFunc("GET /api/v1/overrides", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, hand.Overrides()) })
+	mux.HandleFunc("GET /api/v1/overrides", func(w http.ResponseWriter, _ *http.Request) { daemon.WriteJSON(w, http.StatusOK, hand.Overrides()) })
 	act := func(w http.ResponseWriter, r *http.Request, action api.Action, user string, do func(context.Context, api.OverrideRequest) (any, error)) {
 		// Even what is refused is noted, with who asked for it: the audit log is to show attempts.
 		a, status, err := readRequest(w, r, action, user)
 		if err != nil {
 			hand.Refuse(a, err)
-			writeJSON(w, status, apiError{err.Error()})
+			daemon.WriteError(w, r, status, err.Error())
 			return
 		}
 		answer, err := do(r.Context(), a)
 		if err != nil {
-			writeJSON(w, statusOf(err), apiError{err.Error()})
+			daemon.WriteError(w, r, statusOf(err), err.Error())
 			return
 		}
-		writeJSON(w, http.StatusOK, answer)
+		daemon.WriteJSON(w, http.StatusOK, answer)
 	}
 	// One function for all methods, because a pattern with a method would not match a user called "/".
 	overrides := func(w http.ResponseWriter, r *http.Request) {
@@ -80,7 +80,7 @@ func serveOverrides(mux *http.ServeMux, hand Overrider) {
 func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
 	w.Header().Set("Allow", allow)
 	first, _, _ := strings.Cut(allow, ", HEAD")
-	writeJSON(w, http.StatusMethodNotAllowed, apiError{"method " + r.Method + " is not allowed: use " + strings.ReplaceAll(first, ", ", " or ")})
+	daemon.WriteError(w, r, http.StatusMethodNotAllowed, "method "+r.Method+" is not allowed: use "+strings.ReplaceAll(first, ", ", " or "))
 }
 
 // statusOf is the status that answers a request with this result.
@@ -105,8 +105,8 @@ func readRequest(w http.ResponseWriter, r *http.Request, action api.Action, user
 	if err == nil {
 		a.User, a.IsKey = who.user, who.isKey
 	}
-	if !fromOwnOrigin(r) {
-		return a, http.StatusForbidden, errForeignOrigin
+	if !daemon.FromOwnOrigin(r) {
+		return a, http.StatusForbidden, daemon.ErrForeignOrigin
 	}
 	if err != nil {
 		return a, http.StatusBadRequest, err
@@ -145,20 +145,5 @@ func operatorOf(r *http.Request) string {
 	if ip := net.ParseIP(r.Header.Get(forwardedHeader)); ip != nil {
 		host += " for " + ip.String()
 	}
-	return caller(r) + " from " + host
-}
-
-var errForeignOrigin = errors.New("a page of another origin may not do this")
-
-// fromOwnOrigin reports whether a request comes from a page of this address, or from no page.
-func fromOwnOrigin(r *http.Request) bool {
-	origin := r.Header.Get("Origin")
-	// An empty field is not the same as none: a page whose origin the browser hides sends "null" or nothing in
-	// it.
-	if origin == "" {
-		return len(r.Header["Origin"]) == 0
-	}
-	// Host and port alone: behind a proxy that ends TLS the schemes differ.
-	u, err := url.Parse(origin)
-	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
+	return daemon.Caller(r) + " from " + host
 }

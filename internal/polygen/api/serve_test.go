@@ -2,98 +2,19 @@ package api
 
 import (
 	"bufio"
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/testkit"
 )
-
-// A client who never reads the answer must not keep memory and a connection for ever.
-func TestAnswerThatNobodyReadsEnds(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	failed, done := make(chan error, 1), make(chan error, 1)
-	go func() {
-		done <- serveWithin(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_, err := w.Write(make([]byte, 64<<20)) // more than fits in between
-			failed <- err
-		}), slog.New(slog.DiscardHandler), 200*time.Millisecond, testkit.Patience)
-	}()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	select {
-	case err := <-failed:
-		if err == nil {
-			t.Error("the answer was written, though nobody reads it")
-		}
-	case <-time.After(testkit.Patience):
-		t.Error("the answer is still being written")
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Errorf("serve() = %v", err)
-	}
-}
-
-// Who writes something is to learn what became of it, though the process is to end.
-func TestServeFinishesWhatIsUnderWay(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	asked, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		ended <- serveWithin(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			close(asked)
-			select {
-			case err := <-ended:
-				ended <- err
-				fmt.Fprint(w, "too late")
-			case <-time.After(200 * time.Millisecond):
-				fmt.Fprint(w, "in time")
-			}
-		}), slog.New(slog.DiscardHandler), testkit.Patience, testkit.Patience)
-	}()
-	go func() {
-		<-asked
-		cancel()
-	}()
-	if _, body, err := get("http://" + l.Addr().String()); body != "in time" || err != nil {
-		t.Errorf("an answer under way at the end = %q, %v, want that serve() waits for it", body, err)
-	}
-	if err := <-ended; err != nil {
-		t.Errorf("serve() = %v", err)
-	}
-}
-
-func get(url string) (status int, body string, err error) {
-	res, err := http.Get(url)
-	if err != nil {
-		return 0, "", err
-	}
-	defer res.Body.Close()
-	var b bytes.Buffer
-	_, err = b.ReadFrom(res.Body)
-	return res.StatusCode, b.String(), err
-}
 
 // To HTTP/2 a deadline that passes while nothing is written is an end, too.
 func TestIdleStreamOverHTTP2(t *testing.T) {
@@ -125,9 +46,9 @@ func TestIdleStreamOverHTTP2(t *testing.T) {
 
 // A stream ends when the token that it was asked for with does.
 func TestStreamEndsWithItsToken(t *testing.T) {
-	g, path, _, reg := gated(t, "ann "+annsToken+"\nbob "+bobsToken)
+	g, path := gated(t, "ann "+annsToken+"\nbob "+bobsToken)
 	l := newTap()
-	address, _, _ := serving(t, Handler(Options{Gatherer: reg, Live: l, Gate: g}))
+	address, _, _ := serving(t, daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Gate: g, Routes: Routes(nil, l, nil)}))
 	request, err := http.NewRequest(http.MethodGet, "http://"+address+"/api/v1/live", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -143,9 +64,15 @@ func TestStreamEndsWithItsToken(t *testing.T) {
 	l.messages <- &api.Message{Event: "live", Value: 1}
 	wantBlock(t, body, "event: live\ndata: 1")
 
-	write(t, path, "bob "+bobsToken)
+	replaceFile(t, path, "bob "+bobsToken)
 	testkit.Eventually(t, "the token is not good any more", func() error {
-		if _, ok := g.tokens.current().ownerOf(annsToken); ok {
+		request.URL.Path = "/metrics"
+		res, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusUnauthorized {
 			return errors.New("it is")
 		}
 		return nil

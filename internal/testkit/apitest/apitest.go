@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 	polygenapi "github.com/sluice-qos/sluice/internal/polygen/api"
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/pkg/cause"
@@ -40,7 +41,7 @@ func Serve(api polygenapi.API) *httptest.Server { return httptest.NewServer(Hand
 
 func Handler(api polygenapi.API) http.Handler {
 	hand, _ := api.(polygenapi.Overrider)
-	return polygenapi.Handler(polygenapi.Options{Gatherer: prometheus.NewRegistry(), API: api, Overrides: hand})
+	return daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Routes: polygenapi.Routes(api, nil, hand)})
 }
 
 var Noon = time.Date(2026, 11, 20, 12, 0, 0, 250e6, time.UTC)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/polygen/api"
 	"github.com/sluice-qos/sluice/internal/testkit"
 )
@@ -33,13 +34,13 @@ func ServeTLS(t *testing.T, ca *testkit.Authority, until time.Time) string {
 	t.Helper()
 	dir := t.TempDir()
 	cert, key := ca.Issue(t, dir, until)
-	access := api.Access{TokenFile: WriteFile(t, dir, "tokens", "ann "+Token), Cert: cert, Key: key}
+	access := daemon.Access{TokenFile: WriteFile(t, dir, "tokens", "ann "+Token), Cert: cert, Key: key}
 	l, gate, err := access.Listen("127.0.0.1:0", slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &httptest.Server{Listener: l, Config: &http.Server{
-		Handler:  api.Handler(api.Options{Gatherer: prometheus.NewRegistry(), API: Cluster(), Gate: gate}),
+		Handler:  daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Routes: api.Routes(Cluster(), nil, nil), Gate: gate}),
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}}
 	s.Start()

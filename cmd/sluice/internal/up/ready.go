@@ -47,7 +47,7 @@ func readiness(p *polygen.Polygen, agents []*agent.Agent, addresses []string) er
 }
 
 // partly names the part that is not ready: in front of what its error wraps, so that
-// admin.PublicText has both.
+// daemon.PublicText has both.
 func partly(name string, err error) error {
 	cause := errors.Unwrap(err)
 	if cause == nil {

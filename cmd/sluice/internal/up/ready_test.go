@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/polygen/api"
+	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // Which part is not ready is told to everybody, and why to who started it.
@@ -21,7 +21,7 @@ func TestPartly(t *testing.T) {
 		{"without one", errors.New("not serving yet"), "polygen: not serving yet", "polygen: not serving yet"},
 	} {
 		err := partly("polygen", tt.err)
-		if got := api.PublicText(err); err.Error() != tt.text || got != tt.told {
+		if got := daemon.PublicText(err); err.Error() != tt.text || got != tt.told {
 			t.Errorf("%s: partly() = %q, of which everybody is told %q, want %q and %q", tt.name, err, got, tt.text, tt.told)
 		}
 	}

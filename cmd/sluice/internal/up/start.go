@@ -132,12 +132,12 @@ func (s *stack) newAgent(name, dir string) (*agent.Agent, error) {
 }
 
 // serveAdmin serves the admin API, and tells of it when every instance serves.
-func (s *stack) serveAdmin(l net.Listener, gate *api.Gate) {
+func (s *stack) serveAdmin(l net.Listener, gate *daemon.Gate) {
 	ready := func() error { return readiness(s.generator, s.agents, s.addresses) }
 	s.loops = append(s.loops,
 		func(ctx context.Context) error {
-			h := api.Handler(api.Options{Gatherer: s.registry, Ready: ready, Reload: s.generator.Reload, API: s.generator, Live: s.generator, Overrides: s.generator, Gate: gate})
-			return api.Serve(ctx, l, h, s.Logger)
+			h := daemon.AdminHandler(daemon.AdminOptions{Gatherer: s.registry, Ready: ready, Reload: s.generator.Reload, Routes: api.Routes(s.generator, s.generator, s.generator), Gate: gate})
+			return daemon.ServeAdmin(ctx, l, h, s.Logger)
 		},
 		func(ctx context.Context) error {
 			// Scripts wait for this line, so it comes once, and not before every instance serves.

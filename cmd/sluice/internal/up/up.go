@@ -19,22 +19,21 @@ import (
 	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/daemon/flags"
 	"github.com/sluice-qos/sluice/internal/polygen"
-	"github.com/sluice-qos/sluice/internal/polygen/api"
 )
 
 // Options say what to run.
 type Options struct {
-	Limits     string     // the limit file
-	Origin     string     // "host:port"; "" for the built-in demo origin
-	Listen     string     // where the first instance listens; the i-th at port+i
-	Instances  int        // 1 to 16
-	Redis      string     // "host:port"; "" for an embedded one
-	Identify   string     // chain of haproxy.ParseIdentify
-	Admin      string     // where the admin API listens
-	Access     api.Access // to it
-	HAProxy    string     // path or name of the program
-	Unreadable string     // what becomes of requests whose credentials cannot be read: "share" or "deny"
-	Refuse     int        // status of refusals, 429 or 503
+	Limits     string        // the limit file
+	Origin     string        // "host:port"; "" for the built-in demo origin
+	Listen     string        // where the first instance listens; the i-th at port+i
+	Instances  int           // 1 to 16
+	Redis      string        // "host:port"; "" for an embedded one
+	Identify   string        // chain of haproxy.ParseIdentify
+	Admin      string        // where the admin API listens
+	Access     daemon.Access // to it
+	HAProxy    string        // path or name of the program
+	Unreadable string        // what becomes of requests whose credentials cannot be read: "share" or "deny"
+	Refuse     int           // status of refusals, 429 or 503
 	Metrics    polygen.UserMetrics
 	MaxWait    time.Duration // of a request for its verdict
 	OnLoss     agent.OnLoss

@@ -1,8 +1,10 @@
-package api
+package daemon
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -10,8 +12,10 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"go.uber.org/goleak"
 )
 
@@ -36,7 +40,7 @@ func TestHandler(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			h := Handler(Options{Gatherer: reg, Ready: func() error { return tt.err }, Reload: func() error { return tt.err }})
+			h := AdminHandler(AdminOptions{Gatherer: reg, Ready: func() error { return tt.err }, Reload: func() error { return tt.err }})
 			r := httptest.NewRequest(tt.method, tt.path, nil)
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
@@ -61,7 +65,7 @@ func TestReadyNamesLostShards(t *testing.T) {
 		{errors.New("not serving yet"), "all", "", 503, "not serving yet\nredis lost: shards all\n"},
 		{errors.New("not serving yet"), "all", "application/json", 503, `{"ready":false,"reason":"not serving yet","redis_lost":"all"}` + "\n"},
 	} {
-		h := Handler(Options{Gatherer: prometheus.NewRegistry(), Ready: func() error { return tt.err }, Lost: func() string { return tt.lost }})
+		h := AdminHandler(AdminOptions{Gatherer: prometheus.NewRegistry(), Ready: func() error { return tt.err }, Lost: func() string { return tt.lost }})
 		r, w := httptest.NewRequest("GET", "/-/ready", nil), httptest.NewRecorder()
 		r.Header.Set("Accept", tt.accept)
 		h.ServeHTTP(w, r)
@@ -80,7 +84,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- Serve(ctx, l, Handler(Options{Gatherer: prometheus.NewRegistry()}), slog.New(slog.DiscardHandler))
+		done <- ServeAdmin(ctx, l, AdminHandler(AdminOptions{Gatherer: prometheus.NewRegistry()}), slog.New(slog.DiscardHandler))
 	}()
 	res, err := http.Get("http://" + l.Addr().String() + "/-/healthy")
 	if err != nil {
@@ -93,4 +97,81 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Serve() = %v, want nil", err)
 	}
+}
+
+// A client who never reads the answer must not keep memory and a connection for ever.
+func TestAnswerThatNobodyReadsEnds(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	failed, done := make(chan error, 1), make(chan error, 1)
+	go func() {
+		done <- serveWithin(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, err := w.Write(make([]byte, 64<<20)) // more than fits in between
+			failed <- err
+		}), slog.New(slog.DiscardHandler), 200*time.Millisecond, testkit.Patience)
+	}()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	select {
+	case err := <-failed:
+		if err == nil {
+			t.Error("the answer was written, though nobody reads it")
+		}
+	case <-time.After(testkit.Patience):
+		t.Error("the answer is still being written")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("serve() = %v", err)
+	}
+}
+
+// Who writes something is to learn what became of it, though the process is to end.
+func TestServeFinishesWhatIsUnderWay(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	asked, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- serveWithin(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			close(asked)
+			select {
+			case err := <-ended:
+				ended <- err
+				fmt.Fprint(w, "too late")
+			case <-time.After(200 * time.Millisecond):
+				fmt.Fprint(w, "in time")
+			}
+		}), slog.New(slog.DiscardHandler), testkit.Patience, testkit.Patience)
+	}()
+	go func() {
+		<-asked
+		cancel()
+	}()
+	if _, body, err := get("http://" + l.Addr().String()); body != "in time" || err != nil {
+		t.Errorf("an answer under way at the end = %q, %v, want that serve() waits for it", body, err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("serve() = %v", err)
+	}
+}
+
+func get(url string) (status int, body string, err error) {
+	res, err := http.Get(url)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	var b bytes.Buffer
+	_, err = b.ReadFrom(res.Body)
+	return res.StatusCode, b.String(), err
 }

@@ -1,4 +1,4 @@
-package api
+package daemon
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 // What pages of other sites may do: lead here, and nothing else.
 func TestOtherSites(t *testing.T) {
 	t.Parallel()
-	h := Handler(Options{Gatherer: prometheus.NewRegistry(), Reload: func() error { return nil }})
+	h := AdminHandler(AdminOptions{Gatherer: prometheus.NewRegistry(), Reload: func() error { return nil }})
 	from := func(site, mode, to string) http.Header {
 		return http.Header{"Sec-Fetch-Site": {site}, "Sec-Fetch-Mode": {mode}, "Sec-Fetch-Dest": {to}}
 	}
@@ -73,7 +73,7 @@ func TestReadyTellsNoAddress(t *testing.T) {
 		{"more than one cause", bus, "lead (the log says why)"},
 		{"nothing but a cause", fmt.Errorf("%w", refused), "not ready (the log says why)"},
 	} {
-		h := Handler(Options{Gatherer: prometheus.NewRegistry(), Ready: func() error { return tt.err }})
+		h := AdminHandler(AdminOptions{Gatherer: prometheus.NewRegistry(), Ready: func() error { return tt.err }})
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", "/-/ready", nil))
 		if got := strings.TrimSuffix(w.Body.String(), "\n"); w.Code != 503 || got != tt.want {

@@ -1,68 +1,40 @@
-// Package api serves what operators need of a daemon: metrics, health and reload.
-//
-//	GET  /metrics     Prometheus' text format
-//	GET  /-/healthy   200 while the process works
-//	GET  /-/ready     200 when it fully serves, otherwise 503 and the reason
-//	POST /-/reload    reads the limit file anew; 400 and its errors if it is broken
-//
-// Polygen has answers in JSON as well (see internal/polygen/view):
-//
-//	GET /api/v1/users?sort=&n=          the users with most: by rate, concurrent, down, up or recent
-//	GET /api/v1/users/{user}  one user: limits, use, shares, state and why
-//	GET /api/v1/unknown-users?sort=&n=  users whom the limit file does not name: by recent or active
-//	GET /api/v1/instances               instances and the version of the limits that they enforce
-//	GET /api/v1/jobs?n=                 users with background jobs that run or wait
-//	GET /api/v1/jobs/{id}               why a background job waits
-//
-// It also tells what happens, in the first and the last of these as server-sent events:
-//
-//	GET /api/v1/live?sort=&n=&user=&by=  every second: totals, the users with most, those limited now, instances, one user
-//	GET /api/v1/history/{user}?by=       what a user used in each of the last 300 seconds
-//	GET /api/v1/events/{user}?by=        requests of one user that started and ended in each of the last 50 seconds
-//	GET /api/v1/policies?user=&kind=               each policy as it is decided
-//
-// At / is the page that shows all of that (internal/polygen/api/page).
-//
-// These change something by hand:
-//
-//	GET    /api/v1/overrides                        users' limits set by hand for a time
-//	PUT    /api/v1/overrides/{user}       sets a user's limits for a time
-//	DELETE /api/v1/overrides/{user}       removes these limits
-//	POST   /api/v1/users/{user}/unblock   lets a user in who is blocked
-package api
+package daemon
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
-// Options of the server.
-type Options struct {
-	Gatherer  prometheus.Gatherer
-	Ready     func() error  // why the daemon is not ready, or nil; everybody may read PublicText of it
-	Lost      func() string // the shards of Redis that it goes on without, "" for none; nil if it never does
-	Reload    func() error  // nil if there is nothing to reload
-	API       API           // nil for none
-	Live      Live          // nil for none; it needs an API beside it
-	Overrides Overrider     // nil for none; it needs an API beside it
-	Forward   *Forwarder    // nil answers everything here
-	Gate      *Gate         // nil lets everybody through
+// AdminOptions are those of a daemon's admin server.
+type AdminOptions struct {
+	Gatherer prometheus.Gatherer
+	Ready    func() error                         // why the daemon is not ready, or nil; everybody may read PublicText of it
+	Lost     func() string                        // the shards of Redis that it goes on without, "" for none; nil if it never does
+	Reload   func() error                         // nil if there is nothing to reload
+	Routes   func(*http.ServeMux)                 // adds more paths; nil for none
+	Forward  func(next http.Handler) http.Handler // passes requests to another process; nil answers everything here
+	Gate     *Gate                                // nil lets everybody through
 }
 
-// Handler returns the handler of the paths above.
-func Handler(o Options) http.Handler {
+// AdminHandler serves what operators need of a daemon: metrics, health and reload.
+//
+//	GET  /metrics     Prometheus' text format
+//	GET  /-/healthy   200 while the process works
+//	GET  /-/ready     200 when it fully serves, otherwise 503 and the reason
+//	POST /-/reload    reads the limit file again; 400 and its errors if it is broken
+func AdminHandler(o AdminOptions) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) {
@@ -76,8 +48,8 @@ func Handler(o Options) http.Handler {
 	if o.Reload != nil {
 		mux.HandleFunc("POST /-/reload", func(w http.ResponseWriter, r *http.Request) {
 			// A form of another site needs no permission to send a POST.
-			if !fromOwnOrigin(r) {
-				http.Error(w, errForeignOrigin.Error(), http.StatusForbidden)
+			if !FromOwnOrigin(r) {
+				http.Error(w, ErrForeignOrigin.Error(), http.StatusForbidden)
 				return
 			}
 			if err := o.Reload(); err != nil {
@@ -87,19 +59,15 @@ func Handler(o Options) http.Handler {
 			fmt.Fprintln(w, "reloaded")
 		})
 	}
-	// An agent has neither: what it knows of users is its part of them.
-	if o.API != nil {
-		mux.Handle("/", Page())
-		serveAPI(mux, o.API)
+	if o.Routes != nil {
+		o.Routes(mux)
 	}
-	if o.Overrides != nil {
-		serveOverrides(mux, o.Overrides)
-	}
-	if o.Live != nil {
-		serveLive(mux, o.Live)
+	var h http.Handler = mux
+	if o.Forward != nil {
+		h = o.Forward(h)
 	}
 	// Before the token is looked at: a page of another site must not even find out whether one is wanted.
-	return refuseForeignPages(o.Gate, o.Gate.requireToken(o.Forward.wrap(mux)))
+	return refuseForeignPages(o.Gate, o.Gate.requireToken(h))
 }
 
 // readiness is the answer of /-/ready to who wants JSON.
@@ -110,7 +78,7 @@ type readiness struct {
 }
 
 // answerReady says why the daemon is not ready, or that it is, and what it goes on without.
-func (o *Options) answerReady(w http.ResponseWriter, asJSON bool) {
+func (o *AdminOptions) answerReady(w http.ResponseWriter, asJSON bool) {
 	said, status, text := readiness{Ready: true}, http.StatusOK, "ready"
 	if err := o.Ready(); err != nil {
 		// Without the causes, for everybody may ask this. They are in the log.
@@ -124,7 +92,7 @@ func (o *Options) answerReady(w http.ResponseWriter, asJSON bool) {
 		}
 	}
 	if asJSON {
-		writeJSON(w, status, said)
+		WriteJSON(w, status, said)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -192,14 +160,14 @@ func cannotBeRebound(host string) bool {
 	return host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") || net.ParseIP(host) != nil
 }
 
-// Serve answers on the listener until ctx ends. Streams end then; other answers that are
+// ServeAdmin answers on the listener until ctx ends. Streams end then; other answers that are
 // under way have a second. A client who takes more than 30 s for an answer that is not a
 // stream is dropped.
-func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+func ServeAdmin(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	return serveWithin(ctx, l, h, log, 30*time.Second, time.Second)
 }
 
-// serveWithin is Serve with these times for an answer, and for answers under way at the end.
+// serveWithin is ServeAdmin with these times for an answer, and for answers under way at the end.
 func serveWithin(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger, answer, end time.Duration) error {
 	// Each bound is far above what an answer takes, and keeps a client who does nothing from holding a
 	// connection.
@@ -211,12 +179,12 @@ func serveWithin(ctx context.Context, l net.Listener, h http.Handler, log *slog.
 		WriteTimeout:      answer, // streams set times of their own
 		MaxHeaderBytes:    16 << 10,
 		BaseContext: func(net.Listener) context.Context {
-			return context.WithValue(context.WithoutCancel(ctx), closingKey{}, ctx.Done())
+			return WithClosing(context.WithoutCancel(ctx), ctx.Done())
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	// So that a client without a request under way is the first to make room for another.
-	daemon.TrackRequests(server)
+	TrackRequests(server)
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
@@ -233,4 +201,59 @@ func serveWithin(ctx context.Context, l net.Listener, h http.Handler, log *slog.
 	}
 	<-ended // server.Serve does not wait for answers under way
 	return nil
+}
+
+// closingKey is of the contexts of requests: a channel that is closed when the server
+// begins to end.
+type closingKey struct{}
+
+// WithClosing returns the context of a server that begins to end when the channel is closed.
+func WithClosing(ctx context.Context, closing <-chan struct{}) context.Context {
+	return context.WithValue(ctx, closingKey{}, closing)
+}
+
+// Closing is the channel of WithClosing, nil if there is none.
+func Closing(ctx context.Context) <-chan struct{} {
+	c, _ := ctx.Value(closingKey{}).(<-chan struct{})
+	return c
+}
+
+// ErrForeignOrigin refuses a request that FromOwnOrigin does not allow.
+var ErrForeignOrigin = errors.New("a page of another origin may not do this")
+
+// FromOwnOrigin reports whether a request comes from a page of this address, or from no page.
+func FromOwnOrigin(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	// An empty field is not the same as none: a page whose origin the browser hides sends "null" or nothing in
+	// it.
+	if origin == "" {
+		return len(r.Header["Origin"]) == 0
+	}
+	// Host and port alone: behind a proxy that ends TLS the schemes differ.
+	u, err := url.Parse(origin)
+	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
+}
+
+type apiError struct {
+	Error string `json:"error"`
+}
+
+// WriteError answers with a text: as JSON if the path is one of the API.
+func WriteError(w http.ResponseWriter, r *http.Request, status int, text string) {
+	if strings.HasPrefix(r.URL.Path, "/api/") {
+		WriteJSON(w, status, apiError{text})
+		return
+	}
+	http.Error(w, text, status)
+}
+
+// WriteJSON answers with a value.
+func WriteJSON(w http.ResponseWriter, status int, answer any) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	// What users do is in it: no proxy and no browser is to keep that.
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer) // fails only if the client has gone
 }

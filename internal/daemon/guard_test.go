@@ -1,4 +1,4 @@
-package api
+package daemon
 
 import (
 	"io"
@@ -11,7 +11,7 @@ import (
 
 // A name that somebody else's server of names makes mean this machine is refused.
 func TestNameOfSomebodyElse(t *testing.T) {
-	s := httptest.NewServer(Handler(Options{Gatherer: prometheus.NewRegistry()}))
+	s := httptest.NewServer(AdminHandler(AdminOptions{Gatherer: prometheus.NewRegistry()}))
 	defer s.Close()
 	for host, want := range map[string]int{
 		"": 200, "localhost": 200, "LocalHost:9090": 200, "sluice.localhost:9090": 200, "127.0.0.1:9090": 200, "[::1]:9090": 200, "::1": 200,

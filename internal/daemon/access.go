@@ -1,4 +1,4 @@
-package api
+package daemon
 
 import (
 	"crypto/tls"
@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // Access says which clients may ask, and how answers are kept from others. The zero Access
@@ -42,7 +40,7 @@ func (a Access) CheckAddress(address string) error {
 	case a.Cert != "" && a.Key == "":
 		return errors.New("--admin-cert is set without --admin-key")
 	// Whoever is on this machine may read the processes' memory, or their files, as well.
-	case daemon.Loopback(host):
+	case Loopback(host):
 		return nil
 	}
 	// All that is missing at once: people set these flags one restart at a time otherwise.
@@ -74,7 +72,7 @@ func (a Access) Listen(address string, log *slog.Logger, reg prometheus.Register
 		return nil, nil, fmt.Errorf("admin API: %w: choose another address with --admin", err)
 	}
 	// Below TLS, so that clients who never finish its handshake count, too.
-	l = daemon.BoundConnections(l, daemon.ForAdmin(daemon.Descriptors()), g.closed)
+	l = BoundConnections(l, ForAdmin(Descriptors()), g.closed)
 	// Asked for with each handshake: a new certificate needs no restart.
 	if g.certificate != nil {
 		l = tls.NewListener(l, &tls.Config{

@@ -1,4 +1,4 @@
-package api
+package daemon
 
 import (
 	"crypto/sha256"
@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// lookEvery is how often files are checked for changes, at most.
-const lookEvery = time.Second
+// rereadEvery is how often files are checked for changes, at most.
+const rereadEvery = time.Second
 
 // rotated is the content of some small files. They are read again when it is used, so that
 // a change needs no restart, and nothing runs while nobody asks. Files that are broken or
@@ -26,7 +26,7 @@ type rotated[T any] struct {
 	good  func(*T) // called with each new content
 	log   *slog.Logger
 	valid prometheus.Gauge
-	every time.Duration // lookEvery, except in tests
+	every time.Duration // rereadEvery, except in tests
 
 	value atomic.Pointer[T]
 

@@ -1,9 +1,8 @@
-package api
+package daemon
 
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -17,8 +16,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-
-	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // lines are what is logged.
@@ -43,7 +40,7 @@ func (l *lines) String() string {
 func gated(t *testing.T, tokens string) (g *Gate, path string, log *lines, reg *prometheus.Registry) {
 	t.Helper()
 	path, log, reg = t.TempDir()+"/tokens", &lines{}, prometheus.NewRegistry()
-	write(t, path, tokens)
+	replaceFile(t, path, tokens)
 	g, err := NewGate(Access{TokenFile: path}, slog.New(slog.NewTextHandler(log, nil)), reg)
 	if err != nil {
 		t.Fatal(err)
@@ -55,8 +52,8 @@ func gated(t *testing.T, tokens string) (g *Gate, path string, log *lines, reg *
 // its path is written; health and pages do not.
 func TestToken(t *testing.T) {
 	g, _, log, reg := gated(t, "ann "+annsToken+"\n"+bobsToken)
-	e := &echo{}
-	h := Handler(Options{Gatherer: reg, Ready: func() error { return nil }, Reload: func() error { return nil }, API: e, Gate: g})
+	e := &routes{}
+	h := AdminHandler(AdminOptions{Gatherer: reg, Ready: func() error { return nil }, Reload: func() error { return nil }, Routes: e.add, Gate: g})
 	const missing, unknown = `Bearer realm="sluice"`, `Bearer realm="sluice", error="invalid_token"`
 	for _, tt := range []struct {
 		name, method, path, authorization string
@@ -125,8 +122,8 @@ func TestToken(t *testing.T) {
 // A request that is not cleaned, as CONNECT's are not, finds no way around.
 func TestTokenIsWantedWhateverThePath(t *testing.T) {
 	g, _, _, reg := gated(t, annsToken)
-	e := &echo{}
-	h := Handler(Options{Gatherer: reg, API: e, Reload: func() error { e.asked = "reload"; return nil }, Gate: g})
+	e := &routes{}
+	h := AdminHandler(AdminOptions{Gatherer: reg, Routes: e.add, Reload: func() error { e.asked = "reload"; return nil }, Gate: g})
 	for _, path := range []string{"/x/../api/v1/users", "//api/v1/users", "/./api/v1/users", "/api//v1/users", "/-/../api/v1/users", "/-/healthy/../../api/v1/users",
 		"/-//reload", "/-/ready/../reload", "/api/v1/users/%2e%2e", "/API/v1/users", "/metrics/", "/%2fapi/v1/users", "/api%2fv1%2fusers"} {
 		for _, method := range []string{"GET", "POST", "CONNECT", "OPTIONS"} {
@@ -159,7 +156,7 @@ func TestCaller(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got string
-			h := tt.gate.requireToken(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = caller(r) }))
+			h := tt.gate.requireToken(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = Caller(r) }))
 			r := httptest.NewRequest("GET", tt.path, nil)
 			r.Header.Set("Authorization", "Bearer "+tt.token)
 			h.ServeHTTP(httptest.NewRecorder(), r)
@@ -218,19 +215,19 @@ func TestRotatedLooksOnceASecond(t *testing.T) {
 			}
 		}
 		step(0, true, false)
-		write(t, path, bobsToken)
+		replaceFile(t, path, bobsToken)
 		step(999*time.Millisecond, true, false)
 		step(time.Millisecond, false, true)
-		write(t, path, "")
+		replaceFile(t, path, "")
 		step(time.Second, false, true)
 		step(time.Second, false, true)
 		step(time.Hour, false, true)
 		if n := strings.Count(log.String(), "refused"); n != 1 {
 			t.Errorf("a broken file is logged %d times, want once:\n%s", n, log)
 		}
-		write(t, path, bobsToken)
+		replaceFile(t, path, bobsToken)
 		step(time.Second, false, true)
-		write(t, path, "")
+		replaceFile(t, path, "")
 		step(time.Second, false, true)
 		if n := strings.Count(log.String(), "refused"); n != 2 {
 			t.Errorf("broken twice is logged %d times, want twice:\n%s", n, log)
@@ -286,7 +283,7 @@ func FuzzTokens(f *testing.F) {
 	f.Add("ann\x00 " + annsToken)
 	f.Add("\xff")
 	f.Fuzz(func(t *testing.T, file string) {
-		all, err := daemon.ParseTokens([]byte(file))
+		all, err := ParseTokens([]byte(file))
 		if err != nil {
 			for _, word := range strings.Fields(file) {
 				if len(word) >= 16 && strings.Contains(err.Error(), word) {
@@ -310,32 +307,21 @@ func FuzzTokens(f *testing.F) {
 	})
 }
 
-// unauthorized is the answer to who asks without a token, which the document has.
-func (d *document) unauthorized(t *testing.T, method, path string, responses map[string]*response) (code string) {
-	t.Helper()
-	g, _, _, reg := gated(t, annsToken)
-	w := httptest.NewRecorder()
-	Handler(Options{Gatherer: reg, API: sample{}, Gate: g}).ServeHTTP(w, httptest.NewRequest(method, path, nil))
-	var answer any
-	if err := json.Unmarshal(w.Body.Bytes(), &answer); w.Code != http.StatusUnauthorized || err != nil {
-		t.Errorf("%s %s without a token = %d %s, want 401 in JSON", method, path, w.Code, w.Body)
-	}
-	code = fmt.Sprint(w.Code)
-	if responses[code] == nil {
-		t.Errorf("%s %s: the document has no answer %s", method, path, code)
-		return code
-	}
-	report(t, method+" "+path+" without a token", d.differences(t, code, d.response(t, responses[code]).Content["application/json"].Schema, answer, true))
-	return code
-}
+// routes are paths of an API, which keep what they were asked.
+type routes struct{ asked string }
 
-// The document says how a token is sent, and that it may not be asked for.
-func TestOpenAPISecurity(t *testing.T) {
-	d := readDocument(t)
-	if want := []map[string][]string{{"token": {}}, {}}; !reflect.DeepEqual(d.Security, want) {
-		t.Errorf("security is %v, want %v", d.Security, want)
-	}
-	if s := d.Components.SecuritySchemes["token"]; len(d.Components.SecuritySchemes) != 1 || s.Type != "http" || s.Scheme != "bearer" || s.Description == "" {
-		t.Errorf("the security schemes are %v, want token by bearer", d.Components.SecuritySchemes)
-	}
+func (e *routes) add(mux *http.ServeMux) {
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/" {
+			http.NotFound(w, r)
+		}
+	})
+	mux.HandleFunc("/api/v1/users", func(w http.ResponseWriter, r *http.Request) {
+		e.asked = r.URL.Path
+		WriteJSON(w, http.StatusOK, struct{}{})
+	})
+	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
+		e.asked = r.URL.Path
+		WriteError(w, r, http.StatusNotFound, "no such path")
+	})
 }

@@ -1,7 +1,6 @@
-package api
+package daemon
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -77,7 +76,7 @@ func TestListenRefuses(t *testing.T) {
 	other := t.TempDir()
 	_, otherKey := ca.Issue(t, other, time.Now().Add(time.Hour))
 	empty := filepath.Join(dir, "empty")
-	write(t, empty, "# nobody\n")
+	replaceFile(t, empty, "# nobody\n")
 	for _, tt := range []struct {
 		name   string
 		access Access
@@ -102,13 +101,8 @@ func TestListenRefuses(t *testing.T) {
 	}
 }
 
-const (
-	annsToken = "0123456789abcdef-ann"
-	bobsToken = "0123456789abcdef-bob"
-)
-
-// write replaces a file at once.
-func write(t *testing.T, path, text string) {
+// replaceFile replaces a file at once.
+func replaceFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -132,23 +126,15 @@ func newSecured(t *testing.T) *secured {
 	dir := t.TempDir()
 	s := &secured{dir: dir, ca: testkit.NewAuthority(t, dir), registry: prometheus.NewRegistry(), log: &lines{}}
 	cert, key := s.ca.Issue(t, dir, time.Now().Add(time.Hour), "sluice.example")
-	write(t, dir+"/tokens", "ann "+annsToken+"\n")
+	replaceFile(t, dir+"/tokens", "ann "+annsToken+"\n")
 	log := slog.New(slog.NewTextHandler(s.log, nil))
 	l, gate, err := Access{TokenFile: dir + "/tokens", Cert: cert, Key: key}.Listen("127.0.0.1:0", log, s.registry)
 	if err != nil {
 		t.Fatal(err)
 	}
 	gate.tokens.every, gate.certificate.every = 10*time.Millisecond, 10*time.Millisecond
-	h := Handler(Options{Gatherer: s.registry, Ready: func() error { return nil }, API: &echo{}, Gate: gate})
-	done := make(chan error)
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { done <- Serve(ctx, l, h, log) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Serve() = %v, want nil", err)
-		}
-	})
+	h := AdminHandler(AdminOptions{Gatherer: s.registry, Ready: func() error { return nil }, Routes: (&routes{}).add, Gate: gate})
+	serveUntilEnd(t, l, h)
 	pool := x509.NewCertPool()
 	pool.AddCert(s.leaf(t, s.ca.File))
 	s.url = "https://" + l.Addr().String()
@@ -261,10 +247,10 @@ sluice_admin_file_valid{file="token"} `+fmt.Sprint(token)+"\n"), "sluice_admin_f
 	first := s.leaf(t, cert)
 	serves("the first ones", first, map[string]int{annsToken: 200, bobsToken: 401})
 
-	write(t, s.dir+"/tokens", "ann "+annsToken+"\nbob "+bobsToken+"\n")
+	replaceFile(t, s.dir+"/tokens", "ann "+annsToken+"\nbob "+bobsToken+"\n")
 	serves("two tokens", first, map[string]int{annsToken: 200, bobsToken: 200})
 
-	write(t, s.dir+"/tokens", "ann short\n")
+	replaceFile(t, s.dir+"/tokens", "ann short\n")
 	valid("a broken token file shows", 0, 1)
 	serves("the tokens stay", first, map[string]int{annsToken: 200, bobsToken: 200})
 
@@ -272,7 +258,7 @@ sluice_admin_file_valid{file="token"} `+fmt.Sprint(token)+"\n"), "sluice_admin_f
 		t.Fatal(err)
 	}
 	valid("so does one that is gone", 0, 1)
-	write(t, s.dir+"/tokens", "ann "+annsToken+"\n")
+	replaceFile(t, s.dir+"/tokens", "ann "+annsToken+"\n")
 	valid("a good one is good", 1, 1)
 	serves("bob is out", first, map[string]int{annsToken: 200, bobsToken: 401})
 
@@ -285,7 +271,7 @@ sluice_admin_file_valid{file="token"} `+fmt.Sprint(token)+"\n"), "sluice_admin_f
 		t.Errorf("the metrics do not say that it expires at %v:\n%s", until.Unix(), text)
 	}
 
-	write(t, cert, "nothing")
+	replaceFile(t, cert, "nothing")
 	valid("a broken certificate shows", 1, 0)
 	serves("the second stays", second, map[string]int{annsToken: 200})
 	if out := s.log.String(); strings.Count(out, "file=certificate") != 2 || strings.Contains(out, annsToken) || strings.Contains(out, bobsToken) {

@@ -1,6 +1,7 @@
-package api
+package daemon
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -33,8 +34,12 @@ func TestHealthAndRefusalsEndTheConnection(t *testing.T) {
 		{"/metrics", annsToken, sick, 200, false},
 		{"/api/v1/users", annsToken, sick, 200, false},
 	} {
-		address, _, _ := serving(t, Handler(Options{Gatherer: reg, Ready: tt.ready, API: &echo{}, Gate: g}))
-		r, err := http.NewRequest(http.MethodGet, "http://"+address+tt.path, nil)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		serveUntilEnd(t, l, AdminHandler(AdminOptions{Gatherer: reg, Ready: tt.ready, Routes: (&routes{}).add, Gate: g}))
+		r, err := http.NewRequest(http.MethodGet, "http://"+l.Addr().String()+tt.path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,6 +59,20 @@ func TestHealthAndRefusalsEndTheConnection(t *testing.T) {
 	}
 }
 
+// serveUntilEnd serves until the test ends.
+func serveUntilEnd(t *testing.T, l net.Listener, h http.Handler) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- ServeAdmin(ctx, l, h, slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("ServeAdmin() = %v, want nil", err)
+		}
+	})
+}
+
 // However many connections are opened, few are, who asks is answered, and it is told of.
 func TestConnectionsAreBounded(t *testing.T) {
 	reg, log := prometheus.NewRegistry(), &lines{}
@@ -61,7 +80,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serveUntilEnd(t, l, Handler(Options{Gatherer: reg, Ready: func() error { return nil }, Gate: gate}))
+	serveUntilEnd(t, l, AdminHandler(AdminOptions{Gatherer: reg, Ready: func() error { return nil }, Gate: gate}))
 	const opened = 500
 	for range opened {
 		c, err := net.Dial("tcp", l.Addr().String())

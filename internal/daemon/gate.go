@@ -1,8 +1,10 @@
-package api
+package daemon
 
 import (
 	"context"
+	"crypto"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,8 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
 // Gate lets requests through whose clients may ask. A nil Gate lets all through. Its
@@ -23,13 +23,13 @@ type Gate struct {
 	log         *slog.Logger
 
 	unauthorized, closedConns prometheus.Counter
-	refusals, closings        daemon.LogLimit
+	refusals, closings        LogLimit
 }
 
 // NewGate reads the files of an Access. A broken file is an error now. If one is broken
 // later, what it held before stays in force.
 func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, error) {
-	factory := daemon.Metrics(reg)
+	factory := Metrics(reg)
 	valid := factory.Gauges("sluice_admin_file_valid",
 		"1 if the file of the admin API (token or certificate) was good when it was last looked at, 0 if it is broken or gone and what it held before is in use.", "file")
 	expiry := factory.Gauge("sluice_admin_certificate_expiry_timestamp_seconds",
@@ -44,9 +44,9 @@ func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, erro
 	// Read now: a daemon that cannot let anybody in should not start.
 	if a.TokenFile != "" {
 		g.tokens = &rotated[tokens]{
-			what: "token", paths: []string{a.TokenFile}, log: log, every: lookEvery, valid: valid.WithLabelValues("token"),
+			what: "token", paths: []string{a.TokenFile}, log: log, every: rereadEvery, valid: valid.WithLabelValues("token"),
 			parse: func(files [][]byte) (*tokens, error) { return digestTokens(a.TokenFile, files[0]) },
-			good:  func(*tokens) { daemon.WarnOfReaders(log, a.TokenFile) },
+			good:  func(*tokens) { WarnOfReaders(log, a.TokenFile) },
 		}
 		if err := g.tokens.firstRead(); err != nil {
 			return nil, fmt.Errorf("--admin-token-file: %w", err)
@@ -54,7 +54,7 @@ func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, erro
 	}
 	if a.Cert != "" {
 		g.certificate = &rotated[tls.Certificate]{
-			what: "certificate", paths: []string{a.Cert, a.Key}, log: log, every: lookEvery, valid: valid.WithLabelValues("certificate"),
+			what: "certificate", paths: []string{a.Cert, a.Key}, log: log, every: rereadEvery, valid: valid.WithLabelValues("certificate"),
 			parse: func(files [][]byte) (*tls.Certificate, error) {
 				c, err := tls.X509KeyPair(files[0], files[1])
 				if err != nil {
@@ -63,7 +63,7 @@ func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, erro
 				return &c, nil
 			},
 			good: func(c *tls.Certificate) {
-				daemon.WarnOfReaders(log, a.Key)
+				WarnOfReaders(log, a.Key)
 				expiry.Set(float64(c.Leaf.NotAfter.Unix()))
 				if now := time.Now(); now.After(c.Leaf.NotAfter) || now.Before(c.Leaf.NotBefore) {
 					log.Warn("admin API: the certificate is not valid now", "path", a.Cert, "not_before", c.Leaf.NotBefore, "not_after", c.Leaf.NotAfter)
@@ -142,12 +142,7 @@ func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, given bool) {
 	}
 	w.Header().Set("WWW-Authenticate", challenge)
 	w.Header().Set("Connection", "close")
-	// In the form of the answer that was asked for.
-	if strings.HasPrefix(r.URL.Path, "/api/") {
-		writeJSON(w, http.StatusUnauthorized, apiError{why})
-		return
-	}
-	http.Error(w, why, http.StatusUnauthorized)
+	WriteError(w, r, http.StatusUnauthorized, why)
 }
 
 // closed is told of a connection that was closed because too many were open.
@@ -170,17 +165,26 @@ type callerKey struct{}
 
 type stillKey struct{}
 
-// mayStill reports whether the token of a request is still good. Streams ask while they go
+// TokenIsGood reports whether the token of a request is still good. Streams ask while they go
 // on, because they may outlive their token.
-func mayStill(ctx context.Context) bool {
+func TokenIsGood(ctx context.Context) bool {
 	still, ok := ctx.Value(stillKey{}).(func() bool)
 	return !ok || still()
 }
 
-// caller is the name of the client: that of the token, or anonymous if none is wanted.
-func caller(r *http.Request) string {
+// Caller is the name of the client: that of the token, or anonymous if none is wanted.
+func Caller(r *http.Request) string {
 	if name, ok := r.Context().Value(callerKey{}).(string); ok {
 		return name
 	}
-	return daemon.Anonymous
+	return Anonymous
+}
+
+// HasKeyOf reports whether a certificate is for the key that this side has.
+func (g *Gate) HasKeyOf(other *x509.Certificate) bool {
+	if g == nil || g.certificate == nil {
+		return false
+	}
+	key, ok := g.certificate.current().Leaf.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && key.Equal(other.PublicKey)
 }
