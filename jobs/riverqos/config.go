@@ -26,14 +26,6 @@ const (
 type Config struct {
 	// Pool is of the database that River's tables are in. A worker needs a connection of
 	// it beside the one that River's client listens on.
-	//
-	// A Fairness also has connections of its own, which are made as the Pool's are and
-	// add "sluice" to their application_name: one with which inserts count, so that
-	// one in a transaction needs no second connection of the Pool, and one that reads now and
-	// then which flows hold jobs back. They are made when they are needed, and closed after a
-	// minute or two in which they are not, or when Run ends. A goroutine that watches
-	// them begins with the first, and ends with Run; in a program that only inserts it
-	// stays as long as the process.
 	Pool *pgxpool.Pool
 	// Schema is that of River's tables; "" is the one that the search path finds.
 	Schema string

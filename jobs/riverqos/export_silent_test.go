@@ -13,6 +13,3 @@ func (c Config) TiersWithin(d time.Duration) Config {
 	c.tierTimeout = d
 	return c
 }
-
-// SetCountTimeout is before the first insert: how long one may wait for the gate.
-func (f *Fairness) SetCountTimeout(d time.Duration) { f.gate.countTimeout = d }

@@ -22,41 +22,15 @@ func (f *Fairness) CountDepth(ctx context.Context) error { return f.sweeper.coun
 // SweepOnce is what a sweep does, of whichever process.
 func (f *Fairness) SweepOnce(ctx context.Context) error { return f.sweeper.sweepOnce(ctx) }
 
-// Unwritten is how many ends of jobs the process remembers.
-func (f *Fairness) Unwritten() int {
-	all, _ := f.gate.unwritten.allAttempts()
-	return len(all)
-}
-
-const (
-	WrittenAfter = writtenAfter
-	OverdueAfter = overdueAfter
-
-	RememberWithoutID = rememberWithoutID
-)
-
-// LookAtEnds is what Run does ten times a second, with ends that are so much older.
-func (f *Fairness) LookAtEnds(ctx context.Context, older time.Duration) {
-	ends := &f.gate.unwritten
-	for attempt, end := range ends.flows {
-		end.since = end.since.Add(-older)
-		ends.flows[attempt] = end
-	}
-	f.gate.lookAtEnds(ctx)
-}
-
 // Plans are those of the statements, if the table is not to be read from end to end.
 func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 	plans := map[string]string{}
 	names := tableNames("")
 	for name, args := range map[string][]any{
-		"count":    {[]string{"ann"}, []string{"slow"}, []int64{1}},
-		"promote":  {[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}, []int64{1}},
-		"ends":     {[]string{"ann"}, []string{"slow"}, []int64{1}, []time.Time{time.Unix(1, 0)}},
+		"promote":  {[]string{"ann"}, []string{"slow"}, []int32{1}, []int32{1}},
 		"gated":    {"", "", 100},
-		"stale":    {[]string{"ann"}, 1.0},
 		"strays":   {[]string{"ann"}, 1.0},
-		"crowded":  {[]int64{1}, []time.Time{time.Unix(1, 0)}},
+		"crowded":  {},
 		"regate":   {"ann", "slow", 1, []int64{1}, 1.0},
 		"postpone": {1.0, 1},
 		"users":    {100, 100},
@@ -93,3 +67,6 @@ func SetOldestServer(version int) (undo func()) {
 	oldestServer = version
 	return func() { oldestServer = before }
 }
+
+// RenewLeases is what a worker does three times in a lease.
+func (f *Fairness) RenewLeases(ctx context.Context) bool { return f.runner.RenewLeases(ctx) }

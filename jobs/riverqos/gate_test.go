@@ -3,16 +3,12 @@ package riverqos_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
 
 	"github.com/sluice-qos/sluice/internal/testkit"
@@ -45,30 +41,43 @@ func TestATransactionThatIsRolledBackLeavesNothing(t *testing.T) {
 	}
 }
 
-// River does not tell the ids of such jobs.
-func TestTheGateHoldsInATransactionOfInsertManyFastTx(t *testing.T) {
+// The gate counts what a transaction has inserted before, and in the order of priorities what comes together.
+func TestTheGateHoldsInATransaction(t *testing.T) {
 	r := start(t)
+	r.tiers.set("ann", jobs.Limits{Total: 2})
 	ctx := context.Background()
-	tx, err := r.pool.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(ctx) }()
-	const n = 50
-	began := time.Now()
-	for range n {
-		job := river.InsertManyParams{Args: task{User: "ann"}, InsertOpts: &river.InsertOpts{Queue: "nobodys_default"}}
-		if _, err := r.client.InsertManyFastTx(ctx, tx, []river.InsertManyParams{job}); err != nil {
+	for name, insert := range map[string]func(pgx.Tx, []river.InsertManyParams) error{
+		"InsertManyTx": func(tx pgx.Tx, all []river.InsertManyParams) error {
+			_, err := r.client.InsertManyTx(ctx, tx, all)
+			return err
+		},
+		"InsertManyFastTx": func(tx pgx.Tx, all []river.InsertManyParams) error {
+			_, err := r.client.InsertManyFastTx(ctx, tx, all)
+			return err
+		},
+	} {
+		tx, err := r.pool.Begin(ctx)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	// On a slow machine the first ones may be forgotten before the last ones are inserted.
-	through := 1 + int(time.Since(began)/riverqos.RememberWithoutID)
-	if got := n - countGated(t, tx); got < 1 || got > through {
-		t.Errorf("%d of %d jobs in a transaction are not gated, want 1 to %d", got, n, through)
-	}
-	if err := r.delayed("default", countGated(t, tx)); err != nil {
-		t.Error(err)
+		job := func(priority int) river.InsertManyParams {
+			return river.InsertManyParams{Args: task{User: "ann"}, InsertOpts: &river.InsertOpts{Queue: "nobodys_default", Priority: priority}}
+		}
+		for _, all := range [][]river.InsertManyParams{{job(4), job(4), job(1)}, {job(3)}, {job(1)}, {job(1)}} {
+			if err := insert(tx, all); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var available string
+		if err := tx.QueryRow(ctx, "SELECT string_agg(priority::text, ' ' ORDER BY id) FROM river_job WHERE state = 'available'").Scan(&available); err != nil || available != "4 1" {
+			t.Errorf("%s: jobs of the priorities %s are available (%v), want 4 1", name, available, err)
+		}
+		if got := countGated(t, tx); got != 4 {
+			t.Errorf("%s: %d jobs are gated, want 4", name, got)
+		}
+		if err := tx.Rollback(ctx); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -94,42 +103,6 @@ func TestATransactionsJobsRunWhenItIsCommitted(t *testing.T) {
 	r.finished([]int64{x.Job.ID})
 }
 
-func TestAnInsertDoesNotWaitForTheGateAgainAndAgain(t *testing.T) {
-	skipIfShort(t)
-	pool, dsn := fresh(t)
-	mute := newHole(t, dsn)
-	mute.silence()
-	silent, err := pgxpool.New(context.Background(), mute.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{TB: t, reg: prometheus.NewRegistry(), tiers: &tiers{}}
-	r.tiers.set("exempt", jobs.Limits{Total: jobs.Unlimited})
-	fair, err := riverqos.New(riverqos.Config{Pool: silent, Slots: jobs.NewMemory(nil), Tiers: r.tiers, User: riverqos.FromArgs("user"), Registry: r.reg})
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Middleware: fair.Middleware(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.Insert(context.Background(), task{User: "exempt"}, nil); err != nil {
-		t.Fatal(err)
-	}
-	if got := r.value("sluice_jobs_errors_total", "count"); got != 0 {
-		t.Errorf("%v inserts for a user without a limit asked the gate, want 0", got)
-	}
-	const n = 20
-	for range n {
-		if _, err := client.Insert(context.Background(), task{User: "ann"}, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := r.value("sluice_jobs_errors_total", "count"); got < 1 || got > n/2 {
-		t.Errorf("%v of %d inserts waited for the gate in vain, want one or a few", got, n)
-	}
-}
-
 func countGated(t *testing.T, tx pgx.Tx) (n int) {
 	t.Helper()
 	err := tx.QueryRow(context.Background(), "SELECT count(*) FROM river_job WHERE state = 'scheduled' AND metadata->>'sluice:wait' = 'gated'").Scan(&n)
@@ -141,7 +114,7 @@ func countGated(t *testing.T, tx pgx.Tx) (n int) {
 
 func TestUniqueJobsStayUnique(t *testing.T) {
 	r := start(t)
-	r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
+	r.insert(2, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
 	opts := &river.InsertOpts{Queue: "slow_default", UniqueOpts: river.UniqueOpts{ByArgs: true}}
 	var ids []int64
@@ -155,8 +128,8 @@ func TestUniqueJobsStayUnique(t *testing.T) {
 		}
 		ids = append(ids, x.Job.ID)
 	}
-	if got := r.states()["gated"]; got != 2 {
-		t.Errorf("%d jobs are gated, want 2", got)
+	if got := r.states()["gated"]; got != 3 {
+		t.Errorf("%d jobs are gated, want 3", got)
 	}
 	close(r.gate("hang"))
 	r.finished(ids)
@@ -334,10 +307,8 @@ func TestTheGateCountsByItsIndexes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, indexes := range map[string][]string{
-		"count":    {"river_job_sluice_flow", "river_job_sluice_held"},
 		"promote":  {"river_job_sluice_flow", "river_job_sluice_held"},
 		"gated":    {"river_job_sluice_held"},
-		"stale":    {"river_job_sluice_flow"},
 		"strays":   {"river_job_sluice_held"},
 		"regate":   {"river_job_sluice_flow"},
 		"crowded":  {"river_job_sluice_flow"},

@@ -12,7 +12,7 @@ const (
 	markWait    = "sluice:wait"    // parked or gated; null or none is neither
 	markSince   = "sluice:since"   // from when on it could have run, in seconds since 1970
 	markDelayed = "sluice:delayed" // true: the job had to wait for a slot, and was counted
-	markPassed  = "sluice:passed"  // the attempted_at of an attempt that has ended; see gate.go
+	markGate    = "sluice:gate"    // asks the trigger: how many jobs may wait, and until when this one is held back otherwise
 
 	parked = "parked" // refused a slot
 	gated  = "gated"  // held back by the gate

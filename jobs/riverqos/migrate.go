@@ -13,7 +13,7 @@ import (
 // oldestServer is pgslots.OldestServer, but in tests.
 var oldestServer = pgslots.OldestServer
 
-// Migrate makes the two indexes on River's table that the gate counts with. It may be
+// Migrate makes the two indexes on River's table that the gate counts with, and the trigger that counts. It may be
 // called by any number of programs at any time, after River's own migrations. It locks
 // the table against writing while it builds them: with a large table in use, run the
 // statements of sql/indexes.sql by hand, with CREATE INDEX CONCURRENTLY. A server older than
@@ -27,7 +27,12 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('sluice:migrate'))"); err != nil {
 			return err
 		}
-		_, err := tx.Conn().PgConn().Exec(ctx, statement(tableNames(schema), "indexes")).ReadAll()
+		// The trigger must find the table whatever search path a program inserts with.
+		if err := tx.QueryRow(ctx, statement(tableNames(schema), "schema")).Scan(&schema); err != nil {
+			return err
+		}
+		names := tableNames(schema)
+		_, err := tx.Conn().PgConn().Exec(ctx, statement(names, "indexes")+statement(names, "trigger")).ReadAll()
 		return err
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package riverqos
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
@@ -57,7 +58,7 @@ func (s *store) heldBack(ctx context.Context, do func(flows []flow, users []stri
 		for i, flow := range flows {
 			users[i] = flow.User
 		}
-		if err := do(flows, users); err != nil || len(flows) < usersPerPage {
+		if err := do(flows, slices.Compact(users)); err != nil || len(flows) < usersPerPage {
 			return err
 		}
 		after = flows[len(flows)-1]

@@ -3,55 +3,57 @@ package riverqos
 import (
 	"context"
 	"fmt"
+	"slices"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
-// openGate lets gated jobs through where their users have room.
+// crowd is a flow with more than one available job.
+type crowd struct {
+	flow
+	Available int
+}
+
+// openGate lets gated jobs through where slots of their users are free. A flow whose slots are all taken, also by
+// the user's jobs in other queues, has one job that waits for the next.
 func (s *sweeper) openGate(ctx context.Context) error {
 	return s.store.heldBack(ctx, func(flows []flow, users []string) error {
-		sized := s.sizesOf(ctx, flows)
-		// First, or the jobs of dead workers would fill the flow until River rescues them.
-		if err := s.markDead(ctx, users); err != nil {
+		taken, err := s.runner.Taken(ctx, users)
+		if err != nil {
 			return err
 		}
+		budget := s.runner.Budget()
+		openings := make([]opening, len(flows))
+		for i, held := range flows {
+			limits := budget.Tier(ctx, held.User).Limits
+			// Without the reserved ones: the jobs that these are for wait for a worker.
+			slots := slices.DeleteFunc(slices.Clone(taken[held.User]), func(s jobs.Slot) bool { return s.Holder == "" })
+			free := min(limits.Total-len(slots), sizeOf(limits, held)-countIn(slots, service(held.Queue)))
+			openings[i] = opening{held, maxPromoted, max(1, free)}
+		}
 		// One statement lets in so many at most, lest it lock rows for long.
-		for {
-			promoted, _, err := s.gate.letThrough(ctx, sized)
-			if err != nil {
+		for promoted := maxPromoted; promoted == maxPromoted; {
+			if promoted, err = s.gate.letThrough(ctx, openings); err != nil {
 				return fmt.Errorf("let jobs through: %w", err)
 			}
-			if promoted != maxPromoted {
-				return nil
-			}
 		}
+		return nil
 	})
 }
 
-// markDead marks jobs that say they run but have no slot: their workers are dead.
-func (s *sweeper) markDead(ctx context.Context, users []string) error {
-	// For longer than a lease: an attempt that was begun just now has not asked for its slot yet.
-	stale, err := readAll[userJob](ctx, s.store, s.store.answerTimeout, "stale", users, s.runner.Lease().Seconds())
-	if err != nil {
-		return fmt.Errorf("jobs that run for long: %w", err)
+func countIn(slots []jobs.Slot, service string) (n int) {
+	for _, slot := range slots {
+		if slot.Queue == service {
+			n++
+		}
 	}
-	names, err := s.runner.NotRunning(ctx, s.names.slotsJobs(stale))
-	if err != nil || len(names) == 0 {
-		return err
-	}
-	var dead []int64
-	for _, name := range names {
-		id, _ := s.names.riverID(name) // it is River's own
-		dead = append(dead, id)
-	}
-	_, err = s.store.execute(ctx, "mark_passed", dead, s.runner.Lease().Seconds())
-	return err
+	return n
 }
 
 // closeGate closes the gate behind jobs that did not come through it: jobs that were
 // scheduled for the same moment, retries, and inserts of a program without the gate.
 func (s *sweeper) closeGate(ctx context.Context) error {
-	// Attempts that have ended here are in nobody's way, whatever their rows say.
-	ended, _ := s.gate.unwritten.allAttempts()
-	crowds, err := s.store.crowded(ctx, ended)
+	crowds, err := readAll[crowd](ctx, s.store, scanFactor*s.store.answerTimeout, "crowded")
 	if err != nil {
 		return fmt.Errorf("crowded users: %w", err)
 	}
@@ -59,7 +61,7 @@ func (s *sweeper) closeGate(ctx context.Context) error {
 	for _, crowd := range crowds {
 		// At the limit is not above it: those who wait are behind the gate already.
 		tier := budget.Tier(ctx, crowd.User)
-		tooMany := crowd.Size - sizeOf(tier, crowd.flow)
+		tooMany := crowd.Available - sizeOf(tier.Limits, crowd.flow)
 		if tooMany <= 0 {
 			continue
 		}

@@ -240,7 +240,6 @@ func (r *rig) startWorker(options ...option) {
 	if r.fair, err = riverqos.New(cfg); err != nil {
 		r.Fatal(err)
 	}
-	r.fair.SetCountTimeout(testkit.Patience) // or what a slow machine does not count is not held back
 	// A test's own comes first, and is told what River is.
 	rcfg.Middleware = append(rcfg.Middleware, r.fair.Middleware()...)
 	if r.client, err = river.NewClient(riverpgxv5.New(r.pool), rcfg); err != nil {

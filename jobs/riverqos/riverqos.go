@@ -9,9 +9,9 @@
 //     ends. A job that gets none is parked: River has it as scheduled, and it is made
 //     available the moment that a slot has been reserved for it. This is a jobs.Runner's,
 //     which knows River by worker.go and queue.go.
-//   - The insert middleware is a gate: of a user's jobs in a queue only as many are
-//     available to workers as may run at once. The others are scheduled far in the
-//     future, and let through one in, one out. See insert.go, gate.go.
+//   - The insert middleware, with a trigger of River's table, is a gate: of a user's jobs in
+//     a queue only as many wait for workers as may run at once. The others are scheduled far
+//     in the future, and let through one in, one out. See insert.go, gate.go.
 //   - A sweep each second repairs what a crash or a lost message left: slots whose lease
 //     has ended, wake-ups that did not arrive, users who are past the gate. See repair.go.
 //
@@ -102,20 +102,11 @@ func (f *Fairness) Run(ctx context.Context) error {
 		f.gate.ungateAll(ctx)
 		return nil
 	}
-	defer f.store.connections.closePool()
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){f.gate.runRechecks, f.gate.runUnwritten} {
+	for _, loop := range []func(context.Context){f.gate.runOpenings, f.gate.runAnnouncements} {
 		loops.Go(func() { loop(ctx) })
 	}
 	err := f.runner.Run(ctx)
 	loops.Wait()
 	return err
-}
-
-// signal sends without waiting. If a message waits already, one more would say nothing new.
-func signal(channel chan struct{}) {
-	select {
-	case channel <- struct{}{}:
-	default:
-	}
 }

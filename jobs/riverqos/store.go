@@ -35,14 +35,13 @@ var statements embed.FS
 // are called.
 type store struct {
 	pool          *pgxpool.Pool
-	connections   *connections
 	names         *strings.Replacer // puts the table and River's channel into a statement
 	answerTimeout time.Duration     // the constant of this name, but in tests
 	name          atomic.Value      // of the database, once it is known: a string
 }
 
 func newStore(pool *pgxpool.Pool, schema string) *store {
-	return &store{pool: pool, connections: &connections{like: pool}, names: tableNames(schema), answerTimeout: answerTimeout}
+	return &store{pool: pool, names: tableNames(schema), answerTimeout: answerTimeout}
 }
 
 // statement is the one in sql/ of a name.
@@ -58,12 +57,12 @@ func statement(names *strings.Replacer, name string) string {
 // tableNames puts the tables and River's channel into a statement.
 func tableNames(schema string) *strings.Replacer {
 	// Without a schema the search path finds the tables, and River names its channel by that.
-	table, queues, schemaSQL := "river_job", "river_queue", "current_schema()"
+	table, queues, prefix, schemaSQL := "river_job", "river_queue", "", "current_schema()"
 	if schema != "" {
 		table, queues = pgx.Identifier{schema, "river_job"}.Sanitize(), pgx.Identifier{schema, "river_queue"}.Sanitize()
-		schemaSQL = "'" + strings.ReplaceAll(schema, "'", "''") + "'"
+		prefix, schemaSQL = pgx.Identifier{schema}.Sanitize(), "'"+strings.ReplaceAll(schema, "'", "''")+"'"
 	}
-	return strings.NewReplacer("@table@", table, "@queues@", queues, "@channel@", "concat("+schemaSQL+", '.river_insert')")
+	return strings.NewReplacer("@table@", table, "@queues@", queues, "@schema@", prefix, "@channel@", "concat("+schemaSQL+", '.river_insert')")
 }
 
 // readAll sends a statement, and reads the rows that it returns: a field of T for each column.
@@ -131,120 +130,29 @@ func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]jobs.WakeR
 	return results, err
 }
 
-// names are the users and queues of flows, for unnest.
-func names(flows []flow) (users, queues []string) {
-	users, queues = make([]string, len(flows)), make([]string, len(flows))
-	for i, flow := range flows {
-		users[i], queues[i] = flow.User, flow.Queue
+// promote lets gated jobs through where there is room, and returns how many: with maxPromoted there may be more.
+func (s *store) promote(ctx context.Context, openings []opening) (promoted int, err error) {
+	// Often, and a statement for no flow would cost as much as one for many.
+	if len(openings) == 0 {
+		return 0, nil
 	}
-	return users, queues
-}
-
-// columns are the users, queues and sizes of flows, for unnest.
-func columns(flows []sizedFlow) (users, queues []string, sizes []int32) {
-	for _, sized := range flows {
-		users, queues = append(users, sized.User), append(queues, sized.Queue)
+	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
+	defer cancel()
+	var users, queues []string
+	var most, want []int32
+	for _, o := range openings {
+		users, queues = append(users, o.User), append(queues, o.Queue)
 		// Unlimited is as much as the column takes.
-		sizes = append(sizes, int32(min(sized.Size, math.MaxInt32))) //nolint:gosec // it fits
+		most, want = append(most, int32(min(o.Most, math.MaxInt32))), append(want, int32(min(o.Want, math.MaxInt32))) //nolint:gosec // they fit
 	}
-	return users, queues, sizes
-}
-
-// attemptColumns are the jobs and times of attempts, for unnest.
-func attemptColumns(attempts []attempt) (ids []int64, times []time.Time) {
-	// Not nil, which is NULL: nothing is in it, and nothing is not in it.
-	ids, times = make([]int64, len(attempts)), make([]time.Time, len(attempts))
-	for i, attempt := range attempts {
-		ids[i], times[i] = attempt.id, attempt.attemptedAt
-	}
-	return ids, times
-}
-
-// promote lets gated jobs through where there is room, and returns how many: with
-// maxPromoted there may be more. Some attempts have ended though their rows may still say
-// that they run; it marks these rows, and returns the ids of the jobs for which it did not. And
-// it returns the flows in which jobs waited.
-func (s *store) promote(ctx context.Context, flows []sizedFlow, ended []attempt, overdue []int64) (promoted int, waiting []flow, unmarked []int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
-	defer cancel()
-	users, queues, sizes := columns(flows)
-	ids, times := attemptColumns(ended)
-	var numbers []int32
-	err = s.queryRow(ctx, "promote", users, queues, sizes, ids, times, overdue).Scan(&promoted, &numbers, &unmarked)
-	for _, n := range numbers {
-		waiting = append(waiting, flows[n-1].flow)
-	}
-	return promoted, waiting, unmarked, err
-}
-
-// lookAtEnds returns the flows, of those given, that hold jobs back, and the ids of the attempts whose rows still say
-// that they run.
-func (s *store) lookAtEnds(ctx context.Context, flows []flow, ended []attempt) (holding []flow, running []int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
-	defer cancel()
-	users, queues := names(flows)
-	ids, times := attemptColumns(ended)
-	var numbers []int32
-	err = s.queryRow(ctx, "ends", users, queues, ids, times).Scan(&numbers, &running)
-	for _, n := range numbers {
-		holding = append(holding, flows[n-1])
-	}
-	return holding, running, err
-}
-
-// crowd is what is before a new job of a user in a queue.
-type crowd struct {
-	jobs  int  // available, running and parked jobs
-	gated bool // there are gated ones
-}
-
-// countCrowds returns the crowd of each flow, and which of the ids are of jobs that are visible. The
-// context ends in time.
-func (s *store) countCrowds(ctx context.Context, flows []flow, ids []int64) (crowds []crowd, visible []int64, err error) {
-	pool, err := s.connections.openPool()
-	if err != nil {
-		return nil, nil, err
-	}
-	users, queues := names(flows)
-	// Not of s.pool, all of whose connections may be those of inserts that wait for this.
-	rows, _ := pool.Query(ctx, statement(s.names, "count"), users, queues, ids) // the rows have the error as well
-	crowds = make([]crowd, len(flows))
-	var ordinal, jobs int
-	var gated bool
-	var found []int64
-	_, err = pgx.ForEachRow(rows, []any{&ordinal, &jobs, &gated, &found}, func() error {
-		// The last row is of no flow.
-		if ordinal == 0 {
-			visible = found
-		} else {
-			crowds[ordinal-1] = crowd{jobs, gated}
-		}
-		return nil
-	})
-	return crowds, visible, err
-}
-
-// heldFlows returns the flows that hold jobs back, up to so many.
-func (s *store) heldFlows(ctx context.Context, limit int) ([]flow, error) {
-	pool, err := s.connections.openPool()
-	if err != nil {
-		return nil, err
-	}
-	rows, _ := pool.Query(ctx, statement(s.names, "gated"), "", "", limit) // the rows have the error as well
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[flow])
+	err = s.queryRow(ctx, "promote", users, queues, most, want).Scan(&promoted)
+	return promoted, err
 }
 
 // userJob is a job of a user.
 type userJob struct {
 	ID   int64
 	User string
-}
-
-// crowded are the flows with more than one available or running job, without the attempts
-// that have ended. Their size is how many.
-func (s *store) crowded(ctx context.Context, ended []attempt) ([]sizedFlow, error) {
-	ids, times := attemptColumns(ended)
-	return readAll[sizedFlow](ctx, s, scanFactor*s.answerTimeout, "crowded", ids, times)
 }
 
 // regate puts the last available jobs of a flow behind the gate, at most so many, and

@@ -23,18 +23,23 @@ func TestNoStatementWaitsForASilentServer(t *testing.T) {
 	}
 	s := newStore(pool, "")
 	s.answerTimeout = 20 * time.Millisecond
-	flows := []sizedFlow{{flow{"ann", "slow"}, 1}}
 	statements := map[string]func(context.Context) error{
-		"wake":     func(ctx context.Context) error { _, err := s.wakeJobs(ctx, []int64{1}); return err },
-		"promote":  func(ctx context.Context) error { _, _, _, err := s.promote(ctx, flows, nil, []int64{}); return err },
+		"wake": func(ctx context.Context) error { _, err := s.wakeJobs(ctx, []int64{1}); return err },
+		"promote": func(ctx context.Context) error {
+			_, err := s.promote(ctx, []opening{{flow{"ann", "slow"}, 1, 1}})
+			return err
+		},
 		"announce": func(ctx context.Context) error { _, err := s.execute(ctx, "announce", []string{"slow"}); return err },
 		"gated": func(ctx context.Context) error {
 			_, err := readAll[flow](ctx, s, s.answerTimeout, "gated", "", "", 1)
 			return err
 		},
-		"crowded": func(ctx context.Context) error { _, err := s.crowded(ctx, nil); return err },
+		"crowded": func(ctx context.Context) error {
+			_, err := readAll[crowd](ctx, s, s.answerTimeout, "crowded")
+			return err
+		},
 		"regate": func(ctx context.Context) error {
-			_, _, err := s.regate(ctx, flows[0].flow, 1, nil, time.Second)
+			_, _, err := s.regate(ctx, flow{"ann", "slow"}, 1, nil, time.Second)
 			return err
 		},
 		"ungate": func(ctx context.Context) error { _, err := s.ungate(ctx, 1); return err },

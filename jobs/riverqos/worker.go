@@ -48,15 +48,8 @@ func (w *worker) attempt(user string, row *rivertype.JobRow, marks jobMarks) job
 		Since: marks.runnableSince(row.ScheduledAt), Retry: row.Attempt > 1,
 		Delayed: func(context.Context) bool { return marks.Delayed },
 	}
-	// With the id it names the attempt: River keeps the row when it tries the job again.
-	ended := attempt{id: row.ID}
-	if row.AttemptedAt != nil {
-		ended.attemptedAt = *row.AttemptedAt
-	}
 	if !w.cfg.Ungated {
-		try.Released = func(ctx context.Context, limits jobs.Limits) {
-			w.gate.replaceEnded(ctx, endedAttempt{ended, sizedFlow{flow{user, row.Queue}, limits.Of(service(row.Queue))}})
-		}
+		try.Released = func(limits jobs.Limits, handedOn bool) { w.gate.replaceEnded(flow{user, row.Queue}, limits, handedOn) }
 	}
 	return try
 }

@@ -36,8 +36,8 @@ func (r *rig) staysRunning(table string, id int64) {
 // loses waits until a user's job that runs has noticed that its slot is another's.
 func (r *rig) loses(user string, left int) {
 	r.Helper()
-	if !r.fair.RenewAll(context.Background()) {
-		r.Error("RenewAll() = false, want true")
+	if !r.fair.RenewLeases(context.Background()) {
+		r.Error("RenewLeases() = false, want true")
 	}
 	r.runs(user, left)
 	if r.mu.Lock(); !slices.Contains(r.begun, "cause: "+riverqos.ErrLeaseLost.Error()) {
@@ -77,6 +77,9 @@ func TestAnAttemptWaitsForAnotherUntilItsClientStops(t *testing.T) {
 	const table = "of_jobs.river_job" // which the search path does not find
 	r := start(t, func(c *riverqos.Config, rc *river.Config) {
 		if _, err := c.Pool.Exec(t.Context(), "ALTER SCHEMA public RENAME TO of_jobs"); err != nil {
+			t.Fatal(err)
+		}
+		if err := riverqos.Migrate(t.Context(), c.Pool, "of_jobs"); err != nil {
 			t.Fatal(err)
 		}
 		c.Schema, rc.Schema = "of_jobs", "of_jobs"

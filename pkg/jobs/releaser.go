@@ -64,7 +64,7 @@ func (r *releaser) release(ctx context.Context, ended claimed) bool {
 	r.waker.wakeReserved(ctx, reserved)
 	// Only now: the jobs that were woken come before those that an adapter lets in.
 	if ended.Released != nil {
-		ended.Released(ctx, ended.tier.Limits)
+		ended.Released(ended.tier.Limits, len(reserved) > 0)
 	}
 	return true
 }

@@ -365,7 +365,7 @@ func TestWorkOfALostLease(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			runner := newTestRunner(t, RunnerConfig{Slots: NewMemory(nil), Queue: noQueue{}}) // nobody calls Run
 			released := 0
-			got := runner.Work(t.Context(), Attempt{User: "ann", ID: "1", Released: func(context.Context, Limits) { released++ }}, func(ctx context.Context) error {
+			got := runner.Work(t.Context(), Attempt{User: "ann", ID: "1", Released: func(Limits, bool) { released++ }}, func(ctx context.Context) error {
 				<-ctx.Done()
 				if cause := context.Cause(ctx); cause != ErrLeaseLost {
 					t.Errorf("the job's context ended: %v, want %v", cause, ErrLeaseLost)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -127,7 +128,7 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 			return fmt.Errorf("users who wait: %w", err)
 		}
 		// Nearly all who wait have no free slot: one call finds them, and spares two for each.
-		taken, err := within(ctx, s.cfg.AnswerTimeout, func(ctx context.Context) (map[string][]Slot, error) { return s.taken(ctx, users) })
+		taken, err := s.Taken(ctx, users)
 		// It may be for one user of them. Each is asked for alone then.
 		if err := failures.Add(ctx, err); err != nil {
 			return err
@@ -151,9 +152,9 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 	}
 }
 
-// taken are users' slots that are held or reserved.
-func (s *sweeper) taken(ctx context.Context, users []string) (map[string][]Slot, error) {
-	all, err := s.cfg.Slots.Taken(ctx, users)
+// Taken returns users' slots that are held or reserved, by user.
+func (r *runnerParts) Taken(ctx context.Context, users []string) (map[string][]Slot, error) {
+	all, err := within(ctx, r.cfg.AnswerTimeout, func(ctx context.Context) ([]Slot, error) { return r.cfg.Slots.Taken(ctx, users) })
 	byUser := map[string][]Slot{}
 	for _, slot := range all {
 		byUser[slot.User] = append(byUser[slot.User], slot)
@@ -189,7 +190,7 @@ func (s *sweeper) wakeForgotten(ctx context.Context) error {
 	defer cancel()
 	err := s.cfg.Queue.Parked(ctx, s.cfg.Reserve, func(parked []Job) error {
 		// Not those that hold a slot either: such a job runs, though the queue does not say so yet.
-		forgotten, err := s.unknown(ctx, parked, false)
+		forgotten, err := s.unknown(ctx, parked)
 		if err != nil || len(forgotten) == 0 {
 			return err
 		}
@@ -208,15 +209,9 @@ func (s *sweeper) wakeForgotten(ctx context.Context) error {
 	return nil
 }
 
-// NotRunning returns the ids of those of the jobs that hold no slot: the workers of those that
-// should run are dead.
-func (r *Runner) NotRunning(ctx context.Context, jobs []Job) ([]string, error) {
-	return r.unknown(ctx, jobs, true)
-}
-
-// unknown returns the ids of those of the jobs that Slots do not know: that hold no slot, and unless
-// onlyHeld is set have no reservation and no place in the line.
-func (r *runnerParts) unknown(ctx context.Context, jobs []Job, onlyHeld bool) (ids []string, err error) {
+// unknown returns the ids of those of the jobs that Slots do not know: that have no slot, no reservation and no
+// place in the line.
+func (r *runnerParts) unknown(ctx context.Context, jobs []Job) (ids []string, err error) {
 	known := map[string]map[string]bool{} // jobs by user
 	for _, job := range jobs {
 		// It has lost its user while it waited. Slots know no such job, and refuse the question.
@@ -230,7 +225,7 @@ func (r *runnerParts) unknown(ctx context.Context, jobs []Job, onlyHeld bool) (i
 			if err != nil {
 				return nil, fmt.Errorf("slots of a user: %w", err)
 			}
-			known[job.User] = usage.ids(onlyHeld)
+			known[job.User] = usage.ids()
 		}
 		if !known[job.User][job.ID] {
 			ids = append(ids, job.ID)
@@ -239,16 +234,10 @@ func (r *runnerParts) unknown(ctx context.Context, jobs []Job, onlyHeld bool) (i
 	return ids, nil
 }
 
-// ids are those of the jobs that hold slots, or of all.
-func (u Usage) ids(onlyHeld bool) map[string]bool {
+// ids are those of all jobs.
+func (u Usage) ids() map[string]bool {
 	ids := map[string]bool{}
-	for _, slot := range u.Held {
-		ids[slot.ID] = true
-	}
-	if onlyHeld {
-		return ids
-	}
-	for _, slot := range u.Reserved {
+	for _, slot := range slices.Concat(u.Held, u.Reserved) {
 		ids[slot.ID] = true
 	}
 	for _, job := range u.Parked {

@@ -43,9 +43,9 @@ type Attempt struct {
 	// Delayed reports whether the job had to wait for a slot before, so that each is counted
 	// once. It is called when a slot is refused. nil is no.
 	Delayed func(context.Context) bool
-	// Released is called when the slot of the attempt was given back, with the user's limits.
-	// That may be later, in Run. nil does nothing.
-	Released func(context.Context, Limits)
+	// Released is called when the slot of the attempt was given back, with the user's limits and whether slots were
+	// reserved for parked jobs then. That may be later, in Run. nil does nothing.
+	Released func(limits Limits, handedOn bool)
 }
 
 // Delay is the error of a job that has to wait. The queue keeps the job for so long, and the
