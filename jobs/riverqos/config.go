@@ -1,6 +1,7 @@
 package riverqos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,9 +85,7 @@ func (c Config) complete() (Config, error) {
 	if c.Namespace == "" {
 		c.Namespace = c.Schema
 	}
-	if c.GateFor == 0 {
-		c.GateFor = time.Hour
-	}
+	c.GateFor, c.Lease = cmp.Or(c.GateFor, time.Hour), cmp.Or(c.Lease, 15*time.Second)
 	// A ticker of 0 would panic.
 	if c.GateFor < 0 {
 		return Config{}, fmt.Errorf("riverqos: GateFor is %v, want a positive duration", c.GateFor)

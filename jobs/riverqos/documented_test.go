@@ -22,7 +22,7 @@ func TestTwentyFourJobsOfFourUsers(t *testing.T) {
 
 	// And fred, whom nobody knows.
 	tierOf := map[string]string{"emma": "enterprise", "petra": "pro_plus", "paul": "pro"}
-	tiers := jobs.NamedTiers{Record: jobs.NameFunc(func(_ context.Context, user string) (string, error) { return tierOf[user], nil }).Record}
+	tiers := &jobs.NamedTiers{Name: func(_ context.Context, user string) (string, error) { return tierOf[user], nil }}
 	users := []struct {
 		name  string
 		limit int

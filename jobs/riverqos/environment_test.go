@@ -15,7 +15,7 @@ import (
 )
 
 // From the environment to a job that waits, without a limit file: the variables say what tiers
-// may do and how many workers there are, a table says who has which tier, a Cache remembers it,
+// may do and how many workers there are, a table says who has which tier,
 // River runs the jobs in the queues of the tiers, and what is over the limit is delayed and
 // then runs.
 func TestFromTheEnvironmentToADelayedJob(t *testing.T) {
@@ -43,11 +43,9 @@ func TestFromTheEnvironmentToADelayedJob(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var cache *jobs.Cache
 			r := start(t, func(cfg *riverqos.Config, rc *river.Config) {
-				cache = jobs.NewCache(jobs.Query(cfg.Pool.QueryRow, "SELECT tier FROM users WHERE id = $1"), jobs.CacheConfig{Timeout: testkit.Patience})
 				createUsers(t, cfg.Pool)
-				cfg.Tiers = jobs.NamedTiers{File: jobs.FileTiers{Totals: env.Totals}, Record: cache.Record, Timeout: testkit.Patience}
+				cfg.Tiers = &jobs.NamedTiers{File: jobs.FileTiers{Totals: env.Totals}, Name: jobs.Query(cfg.Pool.QueryRow, "SELECT tier FROM users WHERE id = $1")}
 				cfg.Slots = pgslots.New(cfg.Pool, "")
 				cfg.Mode, cfg.Ungated, cfg.Disabled, cfg.Snooze, cfg.SnoozeJitter = c.mode, c.ungated, !env.Enabled, env.Snooze, env.Jitter
 				rc.Queues, rc.FetchPollInterval = riverqos.QueueConfigs(queues), river.FetchCooldownDefault
@@ -101,9 +99,6 @@ func TestFromTheEnvironmentToADelayedJob(t *testing.T) {
 			}
 			if n := r.spent(); n != 1 {
 				t.Errorf("a job spent %d attempts, want 1: to be delayed costs none", n)
-			}
-			if s := cache.Stats(); s.Hits == 0 || s.Errors != 0 || s.Users != len(users) {
-				t.Errorf("the cache's Stats() = %+v, want %d users, hits, and no errors", s, len(users))
 			}
 		})
 	}

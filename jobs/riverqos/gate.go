@@ -24,6 +24,8 @@ import (
 const (
 	// announceDelay is the time from an insert to its second announcement: River's FetchCooldown.
 	announceDelay = 100 * time.Millisecond
+	// openDelay is how long jobs that end wait for others whose ends share a statement: a tenth of River's FetchCooldown.
+	openDelay = 10 * time.Millisecond
 	// ungateInterval is the time between two looks for jobs that are still held back, where
 	// fairness is disabled.
 	ungateInterval = time.Second
@@ -69,11 +71,11 @@ func (g *gate) replaceEnded(left flow, limits jobs.Limits, handedOn bool) {
 }
 
 // runOpenings lets jobs through in the place of those that have ended, until the context ends. Jobs that end
-// while a statement is under way share the next one.
+// at about the same time share a statement.
 func (g *gate) runOpenings(ctx context.Context) {
 	for {
 		openings := map[flow]opening{}
-		for _, next := range collect(ctx, g.ended, 0) {
+		for _, next := range collect(ctx, g.ended, openDelay) {
 			next.Most += openings[next.flow].Most
 			next.Want = max(next.Want, openings[next.flow].Want)
 			openings[next.flow] = next

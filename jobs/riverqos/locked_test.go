@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
 	"github.com/sluice-qos/sluice/internal/testkit"
@@ -88,6 +89,28 @@ func TestALockedJobHoldsUpNoOther(t *testing.T) {
 	}
 	unlock() // it is tried again
 	r.finished(next)
+}
+
+// A worker that dies just after it has refused a job leaves it running in River's table.
+func TestAJobThatADeadWorkerHadRefusedRuns(t *testing.T) {
+	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Lease = time.Second })
+	r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	var id int64
+	err := r.pool.QueryRow(t.Context(), `INSERT INTO river_job (args, kind, max_attempts, metadata, queue, state, attempt, attempted_at)
+		VALUES ('{"user": "ann"}', 'task', 25, '{"sluice:user": "ann"}', 'slow_default', 'running', 1, now()) RETURNING id`).Scan(&id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := jobs.Claim{Job: jobs.Job{User: "ann", ID: fmt.Sprint(id), Queue: "slow"}, Holder: "a dead worker"}
+	if v, err := r.slots.Acquire(t.Context(), refused, jobs.Limits{Total: 1}, time.Minute, true); err != nil || v.Granted {
+		t.Fatalf("Acquire() = %+v, %v, want it refused", v, err)
+	}
+	close(r.gate("hang"))
+	r.finished([]int64{id})
+	if n := r.spent(); n != 1 {
+		t.Errorf("a job spent %d attempts, want 1", n)
+	}
 }
 
 // River cannot write the end of a job that is locked; the next one need not wait for that.

@@ -13,6 +13,7 @@ import (
 type queue struct {
 	store *store
 	names namespace
+	lease time.Duration
 }
 
 // Wake makes those of the jobs available that are parked or gated.
@@ -27,7 +28,7 @@ func (q queue) Wake(ctx context.Context, slotsIDs []string) (map[string]jobs.Wak
 			answer[slotsID] = jobs.WakeForeign
 		}
 	}
-	results, err := q.store.wakeJobs(ctx, ids)
+	results, err := q.store.wakeJobs(ctx, ids, q.lease)
 	for id, result := range results {
 		answer[q.names.slotsID(id)] = result
 	}

@@ -59,7 +59,7 @@ func New(cfg Config) (*Fairness, error) {
 	gate := newGate(shared)
 	shared.metrics = newMetrics(cfg.Registry)
 	sweeper := &sweeper{resources: shared, gate: gate, depth: &depthGauge{series: shared.metrics.Depth}}
-	if shared.runner, err = cfg.newRunner(queue{shared.store, shared.names}, sweeper.sweepOnce, sweeper.stopSweeps); err != nil {
+	if shared.runner, err = cfg.newRunner(queue{shared.store, shared.names, cfg.Lease}, sweeper.sweepOnce, sweeper.stopSweeps); err != nil {
 		return nil, err
 	}
 	return &Fairness{resources: shared, gate: gate, sweeper: sweeper, worker: &worker{resources: shared, gate: gate}, lister: &lister{resources: shared}}, nil

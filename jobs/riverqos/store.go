@@ -108,13 +108,13 @@ type wakeRow struct {
 	Waits, Woken bool
 }
 
-// wakeJobs makes those of the jobs available that are parked or gated.
-func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]jobs.WakeResult, error) {
+// wakeJobs makes those of the jobs available that are parked or gated, or were refused by a worker that died.
+func (s *store) wakeJobs(ctx context.Context, ids []int64, lease time.Duration) (map[int64]jobs.WakeResult, error) {
 	// Often, for most jobs that end have nobody behind them.
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	rows, err := readAll[wakeRow](ctx, s, s.answerTimeout, "wake", ids)
+	rows, err := readAll[wakeRow](ctx, s, s.answerTimeout, "wake", ids, lease.Seconds())
 	results := make(map[int64]jobs.WakeResult, len(ids))
 	for _, row := range rows {
 		switch {

@@ -24,7 +24,7 @@ func TestNoStatementWaitsForASilentServer(t *testing.T) {
 	s := newStore(pool, "")
 	s.answerTimeout = 20 * time.Millisecond
 	statements := map[string]func(context.Context) error{
-		"wake": func(ctx context.Context) error { _, err := s.wakeJobs(ctx, []int64{1}); return err },
+		"wake": func(ctx context.Context) error { _, err := s.wakeJobs(ctx, []int64{1}, time.Second); return err },
 		"promote": func(ctx context.Context) error {
 			_, err := s.promote(ctx, []opening{{flow{"ann", "slow"}, 1, 1}})
 			return err

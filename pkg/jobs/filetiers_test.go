@@ -101,7 +101,7 @@ func TestFileTiers(t *testing.T) {
 
 // tierNamed is the tier of a user who has the tier of that name.
 func tierNamed(f jobs.FileTiers, name string) (jobs.Tier, error) {
-	tiers := jobs.NamedTiers{File: f, Record: func(context.Context, string) (jobs.Record, error) { return jobs.Record{Tier: name}, nil }}
+	tiers := jobs.NamedTiers{File: f, Name: func(context.Context, string) (string, error) { return name, nil }}
 	return tiers.Tier(context.Background(), "somebody")
 }
 
@@ -162,7 +162,7 @@ tiers: {free: {}, enterprise: {}, trial: {jobs: {class: priority}, mode: dry-run
 workers: {enterprise: {priority: 10, scheduled: 1}, trial: {priority: 1}, users: {alice: {default: 2}, bob: {priority: 3}}}
 users: {carol: enterprise, dora: trial, bob: enterprise}
 `)}
-	stored := jobs.NamedTiers{File: file, Record: func(context.Context, string) (jobs.Record, error) { return jobs.Record{Tier: "enterprise"}, nil }}
+	stored := &jobs.NamedTiers{File: file, Name: func(context.Context, string) (string, error) { return "enterprise", nil }}
 	for _, tt := range []struct {
 		name, user       string
 		tiers            jobs.Tiers

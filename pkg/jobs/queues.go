@@ -12,6 +12,18 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
+// Class is one of the queues of a service. Workers of one class leave those of the
+// others alone. Where a limit file dedicates workers to a tier or a user, these have classes of
+// their own, such as priority-enterprise and default-user-alice.
+type Class string
+
+// The classes of all users, as they end the names of queues.
+const (
+	Priority  Class = "priority"  // of tiers that pay
+	Default   Class = "default"   // of the others, and of unknown users
+	Scheduled Class = "scheduled" // of jobs that a scheduler starts, of any user
+)
+
 // Classes lists the classes of all users, in the order of the limit file.
 var Classes = [...]Class{Priority, Default, Scheduled}
 

@@ -39,7 +39,7 @@ func (r *releaser) finish(ctx context.Context, ended claimed) {
 	defer cancel()
 	// The limits may have changed while the job ran, and the slot goes to the next job by
 	// those of now. Without an answer the old ones are the best that is known.
-	if tier, ok := r.tiers.budget(r.cfg.TierTimeout).askTier(ctx, ended.claim.User); ok {
+	if tier, ok := r.Budget().askTier(ctx, ended.claim.User); ok {
 		ended.tier = tier
 	}
 	// The worker does not wait for Slots that do not answer: it has other jobs to run.

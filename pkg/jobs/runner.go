@@ -131,7 +131,7 @@ func (c RunnerConfig) complete() (RunnerConfig, error) {
 		{"TierTimeout", &c.TierTimeout, 2 * time.Second},
 		{"AnswerTimeout", &c.AnswerTimeout, 5 * time.Second},
 	} {
-		*setting.value = orDefault(*setting.value, setting.defaultValue)
+		*setting.value = cmp.Or(*setting.value, setting.defaultValue)
 		// A ticker of 0 would panic, and a lease of less would be over before the job begins.
 		if *setting.value <= 0 {
 			return RunnerConfig{}, fmt.Errorf("%s is %v, want a positive duration", setting.name, *setting.value)
@@ -171,7 +171,6 @@ type Runner struct {
 // runnerParts are what the parts of a Runner share. They do not change after NewRunner.
 type runnerParts struct {
 	cfg      RunnerConfig // with its defaults
-	tiers    *tierReader
 	failures *failureLog
 	metrics  *runnerMetrics
 }
@@ -184,7 +183,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	}
 	metrics := newRunnerMetrics(cfg.Registry)
 	failures := &failureLog{log: cfg.Logger, errors: metrics.Errors}
-	shared := &runnerParts{cfg: cfg, tiers: &tierReader{cfg.Tiers, failures}, failures: failures, metrics: metrics}
+	shared := &runnerParts{cfg: cfg, failures: failures, metrics: metrics}
 	waker := &waker{runnerParts: shared}
 	releaser := &releaser{runnerParts: shared, waker: waker}
 	process := rand.Text()
@@ -234,7 +233,15 @@ func (r *Runner) CountDelayed(tier, queue string, jobs int) {
 
 // Budget asks for the tiers of several users, and waits for Tiers that do not answer no longer than
 // RunnerConfig.TierTimeout in all.
-func (r *Runner) Budget() *TierBudget { return r.tiers.budget(r.cfg.TierTimeout) }
+func (r *runnerParts) Budget() *TierBudget { return &TierBudget{r, r.cfg.TierTimeout} }
+
+// tiersInForce names what the tiers are now, for those that say it (see FileTiers.InForce).
+func (r *runnerParts) tiersInForce() string {
+	if tiers, ok := r.cfg.Tiers.(interface{ InForce() string }); ok {
+		return tiers.InForce()
+	}
+	return ""
+}
 
 // callEvery calls do about each interval until the context ends.
 func callEvery(ctx context.Context, interval time.Duration, do func()) {

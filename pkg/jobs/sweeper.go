@@ -54,7 +54,7 @@ func (s *sweeper) waitForNext(ctx context.Context) {
 	defer next.Stop()
 	look := time.NewTicker(tiersInterval)
 	defer look.Stop()
-	for s.tiers.inForce() == s.inForce {
+	for s.tiersInForce() == s.inForce {
 		select {
 		case <-ctx.Done():
 			return
@@ -68,7 +68,7 @@ func (s *sweeper) waitForNext(ctx context.Context) {
 // takeTurn sweeps for as long as it is this process's turn.
 func (s *sweeper) takeTurn(ctx context.Context) error {
 	// Also where another process sweeps, or each look would find the change anew.
-	s.inForce = s.tiers.inForce()
+	s.inForce = s.tiersInForce()
 	turn := s.turn()
 	// Another process sweeps, for all.
 	if granted, err := turn.take(ctx); err != nil || !granted {
@@ -97,7 +97,7 @@ func (s *sweeper) takeTurn(ctx context.Context) error {
 func (s *sweeper) sweepAgain(ctx context.Context) error {
 	for n := 0; ctx.Err() == nil; n++ {
 		// Before it asks for any tier: a change in the course of the sweep is for the next one.
-		s.inForce = s.tiers.inForce()
+		s.inForce = s.tiersInForce()
 		// With an error the turn is given up: another process may reach what this one cannot.
 		if err := s.reserveFreeSlots(ctx); err != nil {
 			return err
@@ -133,7 +133,7 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 		if err := failures.Add(ctx, err); err != nil {
 			return err
 		}
-		budget := s.tiers.budget(s.cfg.TierTimeout)
+		budget := s.Budget()
 		for _, user := range users {
 			// By the tier of now: a limit that was raised lets more in, although no slot became free.
 			reserved, err := s.reserveAll(ctx, user, budget.Tier(ctx, user).Limits, taken[user])

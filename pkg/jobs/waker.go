@@ -96,7 +96,7 @@ func (w *waker) passOn(ctx context.Context, gone wakeTry) (next []wakeTry) {
 		return nil
 	}
 	user := gone.job.User
-	reserved, err := w.reserveFree(ctx, user, w.tiers.budget(w.cfg.TierTimeout).Tier(ctx, user).Limits)
+	reserved, err := w.reserveFree(ctx, user, w.Budget().Tier(ctx, user).Limits)
 	if err != nil {
 		w.failures.report("reserve", "a slot could not be reserved for the next job", err)
 		return nil

@@ -89,7 +89,7 @@ func (r *Runner) Work(ctx context.Context, attempt Attempt, do func(context.Cont
 	if err := claim.validate(); err != nil {
 		return fmt.Errorf("acquire a slot: %w, want names of up to %d bytes", err, MaxName)
 	}
-	try := claimed{Attempt: attempt, claim: claim, tier: r.tiers.budget(acquireTimeout).Tier(ctx, attempt.User)}
+	try := claimed{Attempt: attempt, claim: claim, tier: (&TierBudget{r.runnerParts, acquireTimeout}).Tier(ctx, attempt.User)}
 	// Read before the call: the lease must not be taken to last longer than it does in the Slots.
 	asked := time.Now()
 	// Bounded here, because a queue's time-outs begin with the job itself.

@@ -94,9 +94,9 @@ func (w *worker) startRiver(ctx context.Context) (stop func() error, err error) 
 	if err != nil {
 		return nil, err
 	}
-	w.tiers = jobs.NamedTiers{
-		File:   jobs.FileTiers{Set: func() *limits.Set { return set }, Totals: env.Totals},
-		Record: jobs.NewCache(jobs.Query(w.pool.QueryRow, "SELECT tier FROM "+w.schema+".users WHERE id = $1"), jobs.CacheConfig{}).Record,
+	w.tiers = &jobs.NamedTiers{
+		File: jobs.FileTiers{Set: func() *limits.Set { return set }, Totals: env.Totals},
+		Name: jobs.Query(w.pool.QueryRow, "SELECT tier FROM "+w.schema+".users WHERE id = $1"),
 	}
 	w.fair, err = riverqos.New(riverqos.Config{
 		Pool: w.pool, Schema: w.schema, Slots: pgslots.New(w.slots, w.schema), Tiers: w.tiers, User: riverqos.FromArgs("user"), Logger: logger(),
