@@ -125,7 +125,7 @@ func TestTheExampleTellsOperators(t *testing.T) {
 		if err := read(fmt.Sprintf("/jobs/%d", list.Users[0].Oldest.ID), &why); err != nil {
 			return err
 		}
-		if want := "Its user may run 1 at a time in all, and 1 of their jobs go before it."; why.Reason != want {
+		if want := "Its user's slots are taken: 1 of 1 in all; it is number 1 in their line."; why.Reason != want {
 			return fmt.Errorf("the reason is %q, want %q", why.Reason, want)
 		}
 		return nil
