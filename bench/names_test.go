@@ -72,7 +72,7 @@ func randomNames(b *testing.B, lasts time.Duration, rate int) {
 	step := lasts / namesSamples
 	t := newTable(fmt.Sprintf("Random names: %d requests a second, each of a new name, for %v; alice, whom the file names, has asked for %d a second before, and may have %d.\n"+
 		"Resident memory of each part, and what there is of each name. 'Unasked' were admitted because the agent's answer came too late", rate, lasts, 2*namesAlice, namesAlice),
-		"after", "HAProxy MiB", "spoa MiB", "polygen MiB", "Redis MiB", "counted one by one", "tracked by HAProxy", "taught", "watched by polygen", "random admitted/s", "alice admitted/s", "unasked", "failed")
+		"after", "HAProxy MiB", "spoa MiB", "polygen MiB", "Redis MiB", "counted one by one", "tracked by HAProxy", "taught", "known to polygen", "random admitted/s", "alice admitted/s", "unasked", "failed")
 	began := time.Now()
 	asked := 0.0 // requests that the agent has allowed, so far
 	row := func() {
@@ -91,7 +91,7 @@ func randomNames(b *testing.B, lasts time.Duration, rate int) {
 		asked = allowed
 		t.row(time.Since(began).Round(time.Second).String(), resident(b, in.HAProxy), resident(b, in.Agent), resident(b, c.Polygens[0].Process), resident(b, c.Redis),
 			fmt.Sprint(in.Metric(b, "sluice_unknown_users_counted")), fmt.Sprint(tracked), fmt.Sprint(taught),
-			fmt.Sprint(cluster.Metric(b, c.Polygens[0].Admin, "sluice_watched_keys")),
+			fmt.Sprint(cluster.Metric(b, c.Polygens[0].Admin, "sluice_seen_users")),
 			fmt.Sprintf("%.0f", r.perSecond()), fmt.Sprintf("%.1f", a.perSecond()), fmt.Sprint(unasked), fmt.Sprint(a.failed+r.failed))
 	}
 	alice.add(b, namesBefore, in.Address, 2*namesAlice, load.Users("GET", "/", "alice"))

@@ -1,13 +1,9 @@
 package polygen
 
 import (
-	"maps"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
@@ -25,56 +21,13 @@ func (p *Polygen) answerHead() api.From {
 	return from
 }
 
-// topFor is how long a list of users is used for further questions: to make one, polygen
-// looks at all users, and each part of that look holds up its decisions.
-const topFor = 500 * time.Millisecond
-
-// tops are the last lists of users that were made.
-type tops struct {
-	mu    sync.Mutex
-	lists map[listed]api.Users
-}
-
-type listed struct {
-	by     api.Sort
-	length int
-}
-
-// lookTop makes a list of the n users with most of those whom this polygen knows.
-func (p *Polygen) lookTop(now time.Time, by api.Sort, n int) view.Overview {
-	s := p.lockDashboard()
-	defer s.mu.Unlock()
-	look := s.view.BeginLookNow(now, map[api.Sort]int{by: n})
-	// The view keeps its users in the order of the last report, so for that one no look at all of them is needed.
-	if by != api.ByRecent {
-		s.finish(look)
-	}
-	return look.Overview()
-}
-
 // Users returns the n users with most, 1000 at most.
 func (p *Polygen) Users(by api.Sort, n int) api.Users {
-	t := &p.dashboard.tops
-	// Held while a list is made, so that those who ask meanwhile have the same one.
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	which := listed{by, listLength(n)}
-	out, now := t.lists[which], p.clock.Now()
-	// Less than 0 is a clock that was set back: the list would be good for as long.
-	if age := now.Sub(out.Time); age < 0 || age >= topFor {
-		o := p.lookTop(now, by, which.length)
-		out = api.Users{From: p.answerHead(), Sort: by, Units: p.costUnits(), Users: o.Tops[by], Seen: o.Totals.Seen, Dropped: o.Totals.Dropped, Capacity: o.Totals.Capacity}
-		out.Time = now.UTC()
-		if t.lists == nil {
-			t.lists = make(map[listed]api.Users)
-		}
-		// An order by cost may name any unit: what nobody has asked for lately would be kept for ever.
-		maps.DeleteFunc(t.lists, func(_ listed, list api.Users) bool { return now.Sub(list.Time) >= topFor })
-		t.lists[which] = out
-	}
-	// A copy, for the caller may write into what others are given.
-	out.Users = slices.Clone(out.Users[:min(n, len(out.Users))])
-	out.Time = out.Time.Truncate(time.Microsecond)
+	look := p.lookAtUsers(lookFor)
+	u := p.lockUsers()
+	out := api.Users{Sort: by, Units: p.costUnits(), Users: look.Top(by, n), Seen: look.Totals.Seen, Dropped: look.Totals.Dropped, Capacity: look.Totals.Capacity}
+	u.mu.Unlock()
+	out.From = p.answerHead()
 	return out
 }
 
@@ -86,20 +39,12 @@ func (p *Polygen) costUnits() (names []string) {
 	return names
 }
 
-// listLength is how many users are looked for, for a question about n: one of two lengths, so that questions that
-// differ a little share a look.
-func listLength(n int) int {
-	if n > shortList {
-		return api.MaxTop
-	}
-	return shortList
-}
-
 // UnknownUsers returns n of the users whom the limit file does not name.
 func (p *Polygen) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
-	s := p.lockDashboard()
-	out := s.view.Unknown(by, n)
-	s.mu.Unlock()
+	look := p.lookAtUsers(lookFor)
+	u := p.lockUsers()
+	out := api.UnknownUsers{Sort: by, Users: u.view.UnknownUsers(by, n), Seen: look.Unknown, Dropped: look.Totals.Dropped, Capacity: maxKnownUsers}
+	u.mu.Unlock()
 	out.From = p.answerHead()
 	return out
 }
@@ -116,18 +61,34 @@ func (p *Polygen) User(name string) api.User {
 // UserOfKey returns what is known of a user, given by the key that the cluster knows.
 func (p *Polygen) UserOfKey(key string) api.User {
 	p.recallCosts(key)
-	s := p.lockDashboard()
-	out := s.view.User(p.clock.Now(), key)
-	s.mu.Unlock()
+	u := p.lockUsers()
+	out := u.view.User(p.clock.Now(), key)
+	u.mu.Unlock()
+	out.From = p.answerHead()
+	return out
+}
+
+// History returns what a user, given by name, used in the last seconds. It is kept from the first question on.
+func (p *Polygen) History(name string) api.History {
+	out := p.HistoryOfKey(limits.KeyOf(name))
+	out.Name = api.NameOfUser(name)
+	return out
+}
+
+// HistoryOfKey is History of a user given by the key that the cluster knows.
+func (p *Polygen) HistoryOfKey(key string) api.History {
+	u := p.lockUsers()
+	out := u.view.History(p.clock.Now(), key)
+	u.mu.Unlock()
 	out.From = p.answerHead()
 	return out
 }
 
 // Instances returns the instances and the versions of their limits.
 func (p *Polygen) Instances() api.Instances {
-	p.dashboard.mu.Lock()
-	list := p.dashboard.fleet.instances()
-	p.dashboard.mu.Unlock()
+	u := p.lockUsers()
+	list := u.fleet.instances()
+	u.mu.Unlock()
 	return api.Instances{From: p.answerHead(), Instances: list}
 }
 

@@ -117,25 +117,6 @@ sluice_users_near_budget{tier="free",unit="tokens"} 2
 	}
 }
 
-// Lists that were asked for by units that there are not are not kept.
-func TestListsByAnyUnitAreForgotten(t *testing.T) {
-	g := newCosting(t, "127.0.0.1:1", "polygen")
-	for i := range 100 {
-		if got := g.Users(api.ByCost(fmt.Sprint("unit-", i)), 5); len(got.Users) != 0 || got.Sort != api.ByCost(fmt.Sprint("unit-", i)) {
-			t.Fatalf("Users() = %+v, want nobody", got)
-		}
-	}
-	testkit.Eventually(t, "one list is kept", func() error {
-		g.Users(api.ByRate, 5)
-		g.dashboard.tops.mu.Lock()
-		defer g.dashboard.tops.mu.Unlock()
-		if n := len(g.dashboard.tops.lists); n != 1 {
-			return fmt.Errorf("%d lists are kept, want the one that is asked for", n)
-		}
-		return nil
-	})
-}
-
 // Many tiers have few series.
 func TestBudgetsOfManyTiers(t *testing.T) {
 	g := newCosting(t, "127.0.0.1:1", "polygen")

@@ -118,44 +118,6 @@ func (b *safeBuffer) String() string {
 	return b.b.String()
 }
 
-// Users whom the file does not name are told of once an hour.
-func TestUnknownUsersAreLogged(t *testing.T) {
-	log := &safeBuffer{}
-	g := newGenerator(t, "127.0.0.1:1", "polygen", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
-	now := time.Now()
-	use := func(user string) {
-		g.observe(now, redisbus.Usage{Entries: []redisbus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: user}, Second: now.Unix(), Total: 1}}})
-	}
-	told := func() int { return strings.Count(log.String(), "/api/v1/unknown-users") }
-	use("staff")
-	g.review(now)
-	if n := told(); n != 0 {
-		t.Errorf("told %d times of a user whom the file names", n)
-	}
-	for i := range 3600 {
-		use("bob")
-		if i == 0 {
-			use("eve\n")
-		}
-		g.review(now)
-		if n := told(); n != 1 {
-			t.Fatalf("told %d times after %d s, want once", n, i)
-		}
-		now = now.Add(time.Second)
-	}
-	use("bob")
-	g.review(now)
-	if n := told(); n != 2 {
-		t.Errorf("told %d times after an hour, want twice", n)
-	}
-	if n := testutil.ToFloat64(g.metrics.unknownUsers); n != 1 { // eve was seen an hour ago
-		t.Errorf("sluice_unknown_users = %v, want 1", n)
-	}
-	if want := `users=2 tier=free some="[eve\n bob]"`; !strings.Contains(log.String(), want) {
-		t.Errorf("the log says %s, want %s", log, want)
-	}
-}
-
 // The log tells, of a leader, which instance has not taken the limits over.
 func TestLateInstancesAreLogged(t *testing.T) {
 	log := &safeBuffer{}

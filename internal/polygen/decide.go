@@ -59,11 +59,10 @@ func (p *Polygen) decide(ctx context.Context, events, starts <-chan redisbus.Eve
 		case <-forget.C:
 			now := p.clock.Now()
 			p.rates.Forget(now)
-			p.metrics.keys.Set(float64(p.rates.WatchedKeys()))
 			p.countDropped()
 			// Here, for the loop wakes each second anyway: an override that is over holds for a second more at most.
 			p.expire(now)
-			p.review(now)
+			p.forgetUsers(now)
 		case <-send.C:
 		}
 		began := time.Now()
@@ -101,23 +100,17 @@ func (p *Polygen) observe(now time.Time, e redisbus.Event) {
 			}
 			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, limitOf(set, u.Key))
 		}
-		p.metrics.usage.Add(float64(len(e.Entries)))
 	case redisbus.Progress:
 		for _, u := range e.Entries {
 			p.slots.Observe(now, concurrency.Report{
 				Instance: e.Instance, User: u.User, Active: u.Active, Refused: u.Refused, Limit: set.User(u.User).Concurrent,
 			})
 		}
-		p.metrics.progress.Add(float64(len(e.Entries)))
 	case redisbus.Demand:
 		for _, r := range e {
 			b := set.User(r.User).Bandwidth
 			p.bytes.Observe(now, r, [2]int64{bandwidth.Down: b.Down, bandwidth.Up: b.Up})
 		}
-		p.metrics.demand.Add(float64(len(e)))
-	case redisbus.Starts:
-		// No watch needs them, only the view.
-		p.metrics.starts.Add(float64(len(e.Users)))
 	case redisbus.Registry:
 		p.instances = len(e.Instances)
 		// What an instance reported counts until the registry says that it is gone, not until it is silent: what is
@@ -128,10 +121,13 @@ func (p *Polygen) observe(now time.Time, e redisbus.Event) {
 	}
 }
 
-// countDropped sets the metrics of what the watches had no room for.
+// countDropped sets the metrics of what there was no room for.
 func (p *Polygen) countDropped() {
-	for i, now := range [...]uint64{p.rates.Dropped(), p.slots.Dropped(), p.bytes.Dropped()} {
-		p.metrics.watchDropped.WithLabelValues([...]string{"requests", "concurrent", "bandwidth"}[i]).Add(float64(now - p.dropped[i]))
+	u := p.lockUsers()
+	users := u.view.Dropped()
+	u.mu.Unlock()
+	for i, now := range [...]uint64{p.rates.Dropped(), p.slots.Dropped(), p.bytes.Dropped(), users} {
+		p.metrics.watchDropped.WithLabelValues([...]string{"requests", "concurrent", "bandwidth", "users"}[i]).Add(float64(now - p.dropped[i]))
 		p.dropped[i] = now
 	}
 }
@@ -139,8 +135,7 @@ func (p *Polygen) countDropped() {
 func (p *Polygen) tickSlots(now time.Time) {
 	// Blocks lapse in the agents unless they are repeated, also while nothing is reported.
 	p.slots.Tick(now)
-	users, blocked := p.slots.WatchedUsers()
-	p.metrics.users.Set(float64(users))
+	_, blocked := p.slots.WatchedUsers()
 	p.metrics.blockedUsers.Set(float64(blocked))
 }
 
@@ -167,8 +162,7 @@ func (p *Polygen) takeDecisions() decisions {
 	d.hints, d.throttles = p.rates.Decisions()
 	// Remembered and told whether they are sent or not: a standby that takes over knows who is throttled.
 	begun := p.remember(d.throttles, d.Decisions)
-	p.tellPolicies(p.set.Load(), begun, d.hints, d.throttles, d.Decisions, d.shares)
-	p.throttledUsers.addThrottles(p.set.Load(), d.throttles)
+	p.tellPolicies(p.set.Load(), begun, d)
 	return d
 }
 

@@ -7,13 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/pkg/bandwidth"
-	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
-	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 const (
@@ -27,33 +22,23 @@ const (
 var errStreams = fmt.Errorf("%d streams are open, which is the most: close one first", maxStreams)
 
 // streams counts the open streams. The zero value has none.
-type streams struct {
-	n     atomic.Int64
-	gauge prometheus.Gauge
-}
+type streams struct{ n atomic.Int64 }
 
 // acquire counts one more, unless there are too many.
 func (s *streams) acquire() error {
-	// Counted first and taken back: of two that come at once for the last place, a look before would let both in.
+	// Count first and take back: of two that come for the last place, a look before would let both in.
 	if n := s.n.Add(1); n > maxStreams {
 		s.n.Add(-1)
 		return errStreams
 	}
-	s.gauge.Inc()
 	return nil
 }
 
-func (s *streams) release() {
-	s.n.Add(-1)
-	s.gauge.Dec()
-}
+func (s *streams) release() { s.n.Add(-1) }
 
-// events hands what happens to its readers. Nobody waits for a reader: events that one
-// is too slow for are lost to that reader, who is told how many. The zero value has no
-// readers.
+// events hands what happens to its readers, and never waits for one. The zero value has no readers.
 type events struct {
-	lost prometheus.Counter
-	any  atomic.Bool // there are readers
+	any atomic.Bool // there are readers
 
 	mu      sync.Mutex
 	readers []*reader
@@ -107,45 +92,20 @@ func (s *events) deliver(e api.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.readers {
-		// What was lost is told before what comes after it, so that a reader knows where the gap is.
-		if !r.filter.Passes(&e) || r.tellLost(e.Time) && r.tryDeliver(m) {
+		if !r.filter.Passes(&e) {
 			continue
 		}
-		r.lost++
-		s.lost.Inc()
+		// What was lost is told before the next event, so that a reader knows where the gap is.
+		if r.lost > 0 && r.tryDeliver(&api.Message{Event: string(api.LostEvent), Value: &api.Event{Time: e.Time, Kind: api.LostEvent, Count: r.lost}}) {
+			r.lost = 0
+		}
+		if r.lost > 0 || !r.tryDeliver(m) {
+			r.lost++
+		}
 	}
-}
-
-// tellLost tells each reader that has room again how many events it has lost.
-func (s *events) tellLost(now time.Time) {
-	if !s.any.Load() {
-		return
-	}
-	// Each second: with the next event alone, a reader who has caught up might hear of the gap hours later.
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.readers {
-		r.tellLost(now)
-	}
-}
-
-// tellLost reports whether the reader has been told of all events that it has lost.
-func (r *reader) tellLost(now time.Time) bool {
-	if r.lost == 0 {
-		return true
-	}
-	m := &api.Message{Event: string(api.LostEvent), Value: &api.Event{
-		Time: now.UTC().Truncate(time.Millisecond), Kind: api.LostEvent, Count: r.lost,
-	}}
-	if !r.tryDeliver(m) {
-		return false
-	}
-	r.lost = 0
-	return true
 }
 
 func (r *reader) tryDeliver(m *api.Message) bool {
-	// decide waits for nobody: a browser that was put to sleep must not hold up the policies.
 	select {
 	case r.messages <- m:
 		return true
@@ -157,50 +117,47 @@ func (r *reader) tryDeliver(m *api.Message) bool {
 // concurrentLimit is the name of the limit of requests in progress.
 const concurrentLimit = "concurrent"
 
-// tellPolicies tells of what was decided, be it sent or not. Of blocks those who are
-// told of are the users whose blocks begin: the others are repetitions.
-func (p *Polygen) tellPolicies(set *limits.Set, begun []string, hints []ratelimit.Hint, throttles []ratelimit.Throttle, d concurrency.Decisions, sharings []bandwidth.Sharing) {
+// tellPolicies tells of what was decided, whether it is sent or not. Of blocks it tells those of begun: the others are
+// repetitions.
+func (p *Polygen) tellPolicies(set *limits.Set, begun []string, d decisions) {
 	if !p.events.any.Load() {
 		return
 	}
 	now := p.clock.Now()
-	for _, user := range d.Unblocks {
-		p.publishEvent(api.Event{Time: now, Kind: api.UnblockEvent, Name: api.NameOf(user), Limit: concurrentLimit,
-			Reason: api.ConcurrentRequests, Mode: set.User(user).ConcurrentMode.String()})
+	tell := func(kind api.EventKind, user, limit string, mode limits.Mode, e api.Event) {
+		e.Time, e.Kind, e.Name, e.Limit, e.Mode = now, kind, api.NameOf(user), limit, mode.String()
+		if e.Until != nil {
+			*e.Until = e.Until.UTC().Truncate(time.Millisecond)
+		}
+		p.publishEvent(e)
 	}
-	for _, t := range throttles {
-		until := time.Unix(t.WindowStart+t.Key.Window.Seconds(), 0).UTC()
-		p.publishEvent(api.Event{Time: now, Kind: api.ThrottleEvent, Name: api.NameOf(t.Key.User), Limit: limits.RateName(t.Key.Class, t.Key.Window),
-			Reason: api.RequestRate, Max: int64(t.Limit), Until: &until, Mode: rateMode(set, t.Key).String()})
+	for _, user := range d.Unblocks {
+		tell(api.UnblockEvent, user, concurrentLimit, set.User(user).ConcurrentMode, api.Event{Reason: api.ConcurrentRequests})
+	}
+	for _, t := range d.throttles {
+		until := time.Unix(t.WindowStart+t.Key.Window.Seconds(), 0)
+		tell(api.ThrottleEvent, t.Key.User, limits.RateName(t.Key.Class, t.Key.Window), rateMode(set, t.Key), api.Event{Reason: api.RequestRate, Max: int64(t.Limit), Until: &until})
 	}
 	for _, b := range d.Blocks {
-		// A block is sent five times a second while it holds. A reader wants its beginning.
 		if _, first := slices.BinarySearch(begun, b.User); first {
-			p.publishEvent(api.Event{Time: now, Kind: api.BlockEvent, Name: api.NameOf(b.User), Limit: concurrentLimit,
-				Reason: api.ConcurrentRequests, Max: int64(b.Max), Mode: set.User(b.User).ConcurrentMode.String()})
+			tell(api.BlockEvent, b.User, concurrentLimit, set.User(b.User).ConcurrentMode, api.Event{Reason: api.ConcurrentRequests, Max: int64(b.Max)})
 		}
 	}
 	for _, s := range d.Sharings {
-		until := s.Until.UTC().Truncate(time.Millisecond)
-		e := api.Event{Time: now, Kind: api.SlotsEvent, Name: api.NameOf(s.User), Limit: concurrentLimit, Until: &until,
-			Mode: set.User(s.User).ConcurrentMode.String()}
+		e := api.Event{Until: &s.Until}
 		for _, share := range s.Shares {
 			e.Shares = append(e.Shares, api.ShareOf(share.Instance, int64(share.Slots)))
 		}
-		p.publishEvent(e)
+		tell(api.SlotsEvent, s.User, concurrentLimit, set.User(s.User).ConcurrentMode, e)
 	}
-	for _, s := range sharings {
-		// All instances at once: a share alone does not tell whether the limit is used up.
-		e := api.Event{Time: now, Kind: api.ShareEvent, Name: api.NameOf(s.User), Limit: "bandwidth." + s.Direction.String(),
-			Mode: limits.Enforce.String()}
+	for _, s := range d.shares {
+		var e api.Event
 		for _, share := range s.Shares {
 			e.Shares = append(e.Shares, api.ShareOf(share.Instance, share.Bytes))
 		}
-		p.publishEvent(e)
+		tell(api.ShareEvent, s.User, "bandwidth."+s.Direction.String(), limits.Enforce, e)
 	}
-	for _, h := range hints {
-		until := h.Until.UTC().Truncate(time.Millisecond)
-		p.publishEvent(api.Event{Time: now, Kind: api.HotEvent, Name: api.NameOf(h.Key.User), Limit: limits.RateName(h.Key.Class, h.Key.Window),
-			Until: &until, Instances: h.Instances, Mode: rateMode(set, h.Key).String()})
+	for _, h := range d.hints {
+		tell(api.HotEvent, h.Key.User, limits.RateName(h.Key.Class, h.Key.Window), rateMode(set, h.Key), api.Event{Until: &h.Until, Instances: h.Instances})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/redisbus"
@@ -58,16 +57,17 @@ func TestPolicyEvents(t *testing.T) {
 	set := g.set.Load()
 	messages := listen(t, g, api.Filter{})
 	until := time.Unix(1_800_000_000, 123456789)
-	g.tellPolicies(set, []string{"bob"},
-		[]ratelimit.Hint{{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: until, Instances: 3}},
-		[]ratelimit.Throttle{{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: 1_800_000_000, Limit: 10},
+	g.tellPolicies(set, []string{"bob"}, decisions{
+		hints: []ratelimit.Hint{{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: until, Instances: 3}},
+		throttles: []ratelimit.Throttle{{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: 1_800_000_000, Limit: 10},
 			{Key: ratelimit.Key{Class: "PUT", User: limits.Key("~x"), Window: limits.Minute}, WindowStart: 1_800_000_000, Limit: 60}},
-		concurrency.Decisions{
+		Decisions: concurrency.Decisions{
 			Blocks:   []concurrency.Block{{User: "again", Limit: concurrency.Limit{Max: 5}}, {User: "bob", Limit: concurrency.Limit{Max: 5}}},
 			Unblocks: []string{"carl"},
 			Sharings: []concurrency.Sharing{{User: "dora", Until: until, Shares: []concurrency.Share{{Instance: "one", Slots: 2}, {Instance: "two", Slots: 3}}}},
 		},
-		[]bandwidth.Sharing{{User: "mover", Direction: bandwidth.Up, Shares: []bandwidth.Share{{Instance: "one", Bytes: 1000}}}})
+		shares: []bandwidth.Sharing{{User: "mover", Direction: bandwidth.Up, Shares: []bandwidth.Share{{Instance: "one", Bytes: 1000}}}},
+	})
 	first := <-messages
 	want := `{"kind":"unblock","user":"carl","href":"/api/v1/users/carl","limit":"concurrent","reason":"concurrent-requests","mode":"enforce"}`
 	if got := string(first.JSON()); !strings.HasSuffix(got, want[1:]) || !strings.HasPrefix(got, `{"time":"`) {
@@ -185,32 +185,17 @@ func TestLostEvents(t *testing.T) {
 		end()
 		return strings.Join(all, ", ")
 	}
-	lost := func() float64 { return testutil.ToFloat64(g.metrics.eventsLost) }
-
-	hot(maxUnread)
-	if n := lost(); n != 0 {
-		t.Errorf("%v events lost, want none yet", n)
-	}
-	hot(7)
-	g.everySecond() // no room to tell of it
-	if got, want := kinds(), fmt.Sprint(maxUnread, " hot"); got != want || lost() != 7 {
-		t.Errorf("%s, %v lost, want %s and 7", got, lost(), want)
+	hot(maxUnread + 7)
+	if got, want := kinds(), fmt.Sprint(maxUnread, " hot"); got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 	hot(2) // there is room again, and what is lost is told first
 	if got := kinds(); got != "1 lost 7, 2 hot" {
 		t.Errorf("then %s, want 1 lost 7, 2 hot", got)
 	}
-	hot(maxUnread + 3)
-	if got, want := kinds(), fmt.Sprint(maxUnread, " hot"); got != want {
-		t.Errorf("then %s, want %s", got, want)
-	}
-	g.everySecond() // nothing happens, and the reader is told all the same
-	if got := kinds(); got != "1 lost 3" || lost() != 10 {
-		t.Errorf("then %s, %v lost in all, want 1 lost 3, and 10", got, lost())
-	}
-	g.everySecond()
-	if got := kinds(); got != "" || len(other) != 0 {
-		t.Errorf("then %s, and %d events of another reader, want nothing", got, len(other))
+	hot(1)
+	if got := kinds(); got != "1 hot" || len(other) != 0 {
+		t.Errorf("then %s, and %d events of another reader, want one and none", got, len(other))
 	}
 }
 
@@ -221,7 +206,7 @@ func TestNobodyListens(t *testing.T) {
 	d := concurrency.Decisions{Unblocks: []string{"a", "b"}}
 	if n := testing.AllocsPerRun(100, func() {
 		g.publishEvent(api.Event{Kind: api.LimitsEvent})
-		g.tellPolicies(set, nil, nil, nil, d, nil)
+		g.tellPolicies(set, nil, decisions{Decisions: d})
 	}); n != 0 {
 		t.Errorf("%v allocations, want none", n)
 	}

@@ -63,9 +63,6 @@ func TestOverridesExpire(t *testing.T) {
 			t.Errorf("%s: version %s, want %s as before", step.name, got, version)
 		}
 	}
-	if n := testutil.ToFloat64(g.metrics.expired); n != 2 {
-		t.Errorf("sluice_limits_expired_total = %v, want 2", n)
-	}
 	if want := "until=" + until.UTC().Format("2006-01-02T15:04:05.000Z"); !strings.Contains(log.String(), want) {
 		t.Errorf("the log says %s, want %s", log, want)
 	}
@@ -143,23 +140,15 @@ func TestDryRunIsCountedApart(t *testing.T) {
 	g.observe(now, redisbus.Registry{Instances: []string{"one", "two"}, Now: now})
 	testkit.Eventually(t, "the policies are sent", func() error {
 		g.sendPolicies(t.Context())
-		if testutil.ToFloat64(g.metrics.throttles[limits.DryRun]) == 0 {
+		if testutil.ToFloat64(g.metrics.policies.WithLabelValues("throttle", "dry-run")) == 0 {
 			return errors.New("not yet")
 		}
 		return nil
 	})
-	for _, m := range []struct {
-		name   string
-		metric byMode
-		want   [2]float64
-	}{
-		{"throttle", g.metrics.throttles, [2]float64{1, 2}},
-		{"hot", g.metrics.hints, [2]float64{1, 3}},
-		{"block", g.metrics.blocks, [2]float64{0, 1}},
-		{"unblock", g.metrics.unblocks, [2]float64{}},
-	} {
-		if got := [2]float64{testutil.ToFloat64(m.metric[0]), testutil.ToFloat64(m.metric[1])}; got != m.want {
-			t.Errorf("%s: enforced and dry %v, want %v", m.name, got, m.want)
+	for kind, want := range map[string][2]float64{"throttle": {1, 2}, "hot": {1, 3}, "block": {0, 1}, "unblock": {}} {
+		sent := func(mode string) float64 { return testutil.ToFloat64(g.metrics.policies.WithLabelValues(kind, mode)) }
+		if got := [2]float64{sent("enforce"), sent("dry-run")}; got != want {
+			t.Errorf("%s: enforced and dry %v, want %v", kind, got, want)
 		}
 	}
 	testkit.Eventually(t, "agents hear of the minute", func() error {

@@ -2,6 +2,7 @@ package polygen
 
 import (
 	"cmp"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -10,18 +11,18 @@ import (
 	"github.com/sluice-qos/sluice/internal/redisbus"
 )
 
-// lateAfter is how long an instance may enforce other limits than polygen's before the log
-// says so: the limits are announced every announceEvery, and agents read them at once.
-const lateAfter = 5 * time.Second
-
-// An instance that is gone is shown for goneFor, but at most maxGone of them.
 const (
+	// lateAfter is how long an instance may enforce other limits than polygen's before the log says so: the limits are
+	// announced every announceEvery, and agents read them at once.
+	lateAfter = 5 * time.Second
+	// goneFor is how long an instance that is gone is shown, and maxGone bounds those.
 	goneFor = 10 * time.Minute
 	maxGone = 100
+	// maxVersions is how many instances have a metric of their version.
+	maxVersions = 1000
 )
 
-// fleet knows which limits the instances enforce, and which instances are gone. The zero
-// value has no instances.
+// fleet knows which limits the instances enforce, and which instances are gone. The zero value has no instances.
 type fleet struct {
 	at      time.Time // when the registry was read, by Redis' clock
 	want    string    // the version that all should enforce
@@ -36,19 +37,43 @@ type member struct {
 	gone    time.Time // since when it is not in the registry; zero if it is
 }
 
-// lateInstance is an instance that has enforced other limits than it should for too long, or that
-// enforces the right ones again.
+// lateInstance is an instance that has enforced other limits than it should for too long, or the right ones again.
 type lateInstance struct {
 	instance, version string
 	behind            time.Duration // 0: it enforces the right ones again
 }
 
-// observe takes the registry and the version that all should enforce. It returns what the
-// log has to say of instances, sorted, and whether an instance has another version than
-// before, is new or gone.
-func (f *fleet) observe(r redisbus.Registry, want string) (say []lateInstance, changed bool) {
-	// A newer registry was faster: what this one says is over. One that is much newer is from before Redis' clock
-	// was set back, and would stand for good.
+// takeRegistry takes the registry: which instances there are, and which limits they enforce.
+func (p *Polygen) takeRegistry(r redisbus.Registry, want string) {
+	u := p.lockUsers()
+	late, changed := u.fleet.observe(r, want)
+	instances, behind := u.fleet.counts()
+	if changed {
+		p.metrics.versions.Reset()
+		for _, name := range r.Instances[:min(len(r.Instances), maxVersions)] {
+			p.metrics.versions.WithLabelValues(name, cmp.Or(u.fleet.members[name].version, "none")).Set(1)
+		}
+	}
+	u.mu.Unlock()
+	p.metrics.instances.Set(float64(instances))
+	p.metrics.behind.Set(float64(behind))
+	if !p.leads() {
+		return // the file of a standby may be older or newer than the leader's
+	}
+	for _, l := range late {
+		if l.behind == 0 {
+			p.options.Logger.Info("instance enforces the present limits again", slog.String("instance", l.instance), slog.String("version", l.version))
+			continue
+		}
+		p.options.Logger.Warn("instance enforces other limits than these", slog.String("instance", l.instance), slog.String("version", l.version),
+			slog.String("want", want), slog.Duration("since", l.behind.Round(time.Millisecond)))
+	}
+}
+
+// observe takes the registry and the version that all should enforce. It returns what the log has to say of instances,
+// sorted, and whether an instance has another version than before, is new or gone.
+func (f *fleet) observe(r redisbus.Registry, want string) (late []lateInstance, changed bool) {
+	// Ignore a registry older than ours. One that is much older was read after Redis' clock was set back.
 	if back := f.at.Sub(r.Now); back > 0 && back < lateAfter {
 		return nil, false
 	}
@@ -56,18 +81,14 @@ func (f *fleet) observe(r redisbus.Registry, want string) (say []lateInstance, c
 	if f.members == nil {
 		f.members = make(map[string]*member)
 	}
-	if f.noteMissing(r) {
-		changed = true
-	}
 	for _, name := range r.Instances {
 		m := f.members[name]
-		// One that comes back under its name has begun anew: what it lacked before it went tells nothing.
 		if m == nil || !m.gone.IsZero() {
 			m = &member{}
 			f.members[name] = m
 			changed = true
 		}
-		// A registry that was published names who is there alone. The one that is read twice a second has the rest.
+		// A published registry has names only. The one that is read twice a second has the rest.
 		if r.Problems != nil {
 			m.problem = r.Problems[name]
 		}
@@ -77,50 +98,39 @@ func (f *fleet) observe(r redisbus.Registry, want string) (say []lateInstance, c
 		}
 		switch {
 		case m.version == want:
-			// Nobody was told that it lagged behind, so nobody waits to hear that it has caught up.
 			if m.logged {
-				say = append(say, lateInstance{instance: name, version: m.version})
+				late = append(late, lateInstance{instance: name, version: m.version})
 			}
 			m.behind, m.logged = time.Time{}, false
-		case m.behind.IsZero() || m.behind.After(r.Now):
-			// Also when Redis' clock was set back: a time to come would never be lateAfter ago.
+		case m.behind.IsZero() || m.behind.After(r.Now): // later than now: Redis' clock was set back
 			m.behind = r.Now
 		case !m.logged && r.Now.Sub(m.behind) >= lateAfter:
 			m.logged = true
-			say = append(say, lateInstance{name, m.version, r.Now.Sub(m.behind)})
+			late = append(late, lateInstance{name, m.version, r.Now.Sub(m.behind)})
 		}
 	}
-	return say, changed
+	return late, f.noteMissing(r) || changed
 }
 
-// noteMissing notes which instances are not in the registry, and forgets those that have been gone
-// for long or have been replaced. It reports whether an instance left.
+// noteMissing notes which instances are not in the registry, and forgets those that have been gone for long or were replaced.
+// It reports whether an instance left.
 func (f *fleet) noteMissing(r redisbus.Registry) (left bool) {
-	// A restarted agent has another random part behind its name. Its last process is not missed.
+	// A restarted agent has another random part behind its name.
 	here := make(map[string]bool, len(r.Instances))
 	for _, name := range r.Instances {
 		here[baseName(name)] = true
 	}
-	var gone []string
 	for name, m := range f.members {
 		if _, there := slices.BinarySearch(r.Instances, name); there {
 			continue
 		}
-		// It is not behind or in trouble any more. The version stays, for people ask what it last enforced.
 		if m.gone.IsZero() {
 			*m = member{version: m.version, gone: r.Now}
 			left = true
 		}
-		if away := r.Now.Sub(m.gone); away >= goneFor || away < 0 || here[baseName(name)] {
+		if away := r.Now.Sub(m.gone); away >= goneFor || away < 0 || here[baseName(name)] || len(f.members) > len(r.Instances)+maxGone {
 			delete(f.members, name)
-			continue
 		}
-		gone = append(gone, name)
-	}
-	// Of too many, as when machines come and go all day, those that left last are asked about.
-	slices.SortFunc(gone, func(a, b string) int { return f.members[b].gone.Compare(f.members[a].gone) })
-	for _, name := range gone[min(len(gone), maxGone):] {
-		delete(f.members, name)
 	}
 	return left
 }
@@ -131,18 +141,6 @@ func baseName(name string) string {
 		return name[:i]
 	}
 	return name
-}
-
-// versions are the versions that instances enforce, "none" for none.
-func (f *fleet) versions(instances []string) map[string]string {
-	of := make(map[string]string, len(instances))
-	for _, name := range instances {
-		of[name] = "none"
-		if m := f.members[name]; m != nil && m.version != "" {
-			of[name] = m.version
-		}
-	}
-	return of
 }
 
 // counts are how many instances are in the registry, and how many of them enforce other limits than they should.

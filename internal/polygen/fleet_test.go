@@ -146,15 +146,14 @@ func TestFleetTellsOfThoseGone(t *testing.T) {
 }
 
 // Names that change with each start do not add up.
-func TestFleetForgetsThoseGoneFirst(t *testing.T) {
+func TestGoneInstancesAreBounded(t *testing.T) {
 	t0 := time.Unix(1_800_000_000, 0)
 	var f fleet
 	for i := range 3 * maxGone {
 		f.observe(redisbus.Registry{Now: t0.Add(time.Duration(i) * time.Second), Instances: []string{fmt.Sprintf("pod-%03d", i)}}, "v1")
 	}
-	list := f.instances()
-	if len(list) != maxGone+1 || list[0].Name != "pod-199" || list[0].Gone == nil || list[maxGone].Gone != nil {
-		t.Errorf("%d instances, the first %+v, want %d, from pod-199 on", len(list), list[0], maxGone+1)
+	if list := f.instances(); len(list) != maxGone+1 || list[maxGone].Gone != nil {
+		t.Errorf("%d instances, want %d that are gone and the present one", len(list), maxGone)
 	}
 }
 

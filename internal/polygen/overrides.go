@@ -36,10 +36,9 @@ const (
 // Redis and then here. Versions are numbered, and the higher number wins: a polygen takes what Redis has, and gives Redis what
 // that has lost.
 type overrides struct {
-	metrics     overrideMetrics
-	read        atomic.Bool                // whether Redis was asked since this polygen began to lead: limits are not published before
-	look        chan struct{}              // holds one token when Redis should be asked at once
-	fileInForce atomic.Pointer[limits.Set] // the limits of the file alone, without what has expired
+	metrics overrideMetrics
+	read    atomic.Bool   // whether Redis was asked since this polygen began to lead: limits are not published before
+	look    chan struct{} // holds one token when Redis should be asked at once
 
 	mu       sync.Mutex // held while a set is made, which takes as long as reading the limit file
 	file     *limits.Set
@@ -82,7 +81,6 @@ func (p *Polygen) adoptFile(file *limits.Set) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.file = file
-	h.fileInForce.Store(file.At(p.clock.Now()))
 	// Overrides that it does not allow are out of force, and stay in the list: the file before may come back.
 	set, refused := limitfile.WithOverrides(file, h.list)
 	p.enforce(set, refused)
@@ -95,7 +93,7 @@ func (p *Polygen) enforce(set *limits.Set, refused []limitfile.Refused) {
 	set = set.At(now)
 	was := p.set.Swap(set)
 	// Nobody was told yet of overrides that ended since the last look, and expire will not find them in the new set.
-	p.tellOfExpired(was, was.At(now))
+	p.tellOfExpired(was, was.At(now), now)
 	problems := make(map[string]string, len(refused))
 	for _, r := range refused {
 		why := r.Why.Error()
@@ -289,13 +287,21 @@ func containsOverride(list []limits.Override, o limits.Override) bool {
 }
 
 // tellOfExpired tells of overrides that have ended between two sets of the same content.
-func (p *Polygen) tellOfExpired(was, is *limits.Set) {
+func (p *Polygen) tellOfExpired(was, is *limits.Set, now time.Time) {
 	left := is.Overrides()
 	p.overrides.metrics.inForce.Set(float64(len(left)))
+	byHand := false
 	for _, o := range was.Overrides() {
 		if !containsOverride(left, o) {
+			byHand = true
 			p.tellAudit("expire", "ok", o, nil)
 			p.tellOverride(o, overrideEnded)
 		}
 	}
+	until := was.Expires()
+	if was == is || byHand || until.IsZero() || now.Before(until) { // before: the clock was set back
+		return
+	}
+	p.publishEvent(api.Event{Kind: api.LimitsEvent, Version: is.Version(), Until: &until})
+	p.options.Logger.Info("overrides of the limit file have expired", slog.Time("until", until), slog.String("version", is.Version()))
 }

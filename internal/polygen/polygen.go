@@ -20,9 +20,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/api/client"
 	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/redisbus"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
@@ -62,22 +62,21 @@ type Options struct {
 
 // Polygen is the policy generator.
 type Polygen struct {
-	options        Options
-	candidate      string // the name and a random part
-	metrics        *metrics
-	clock          *daemon.Clock
-	rates          *ratelimit.Watch   // owned by decide
-	slots          *concurrency.Watch // owned by decide
-	bytes          *bandwidth.Watch   // owned by decide
-	dropped        [3]uint64          // what the watches had passed over when the metric was last set; owned by decide
-	dashboard      *dashboard
-	throttledUsers throttled                  // owned by decide
-	set            atomic.Pointer[limits.Set] // in force: without what has expired
-	instances      int                        // in the cluster; owned by decide
-	unblocks       chan string                // users who are let in by hand
-	lead           atomic.Pointer[lead]       // nil before the first answer of Redis
-	lost           atomic.Pointer[error]      // why Redis cannot be reached; nil if it can
-	publish        chan struct{}              // holds one token when the limits should be published
+	options   Options
+	candidate string // the name and a random part
+	metrics   *metrics
+	clock     *daemon.Clock
+	rates     *ratelimit.Watch   // owned by decide
+	slots     *concurrency.Watch // owned by decide
+	bytes     *bandwidth.Watch   // owned by decide
+	dropped   [4]uint64          // what there was no room for when the metric was last set; owned by decide
+	users     users
+	set       atomic.Pointer[limits.Set] // in force: without what has expired
+	instances int                        // in the cluster; owned by decide
+	unblocks  chan string                // users who are let in by hand
+	lead      atomic.Pointer[lead]       // nil before the first answer of Redis
+	lost      atomic.Pointer[error]      // why Redis cannot be reached; nil if it can
+	publish   chan struct{}              // holds one token when the limits should be published
 
 	overrides overrides
 	workers   *Workers // of background jobs
@@ -127,16 +126,14 @@ func New(o Options) (*Polygen, error) {
 	// The API answers before Run begins, by the limits of the file alone: overrides by hand are read in Run. For
 	// this reason nothing is published before overrides.read.
 	p.set.Store(o.Limits.Set().At(p.clock.Now()))
-	p.dashboard = newDashboard(p.set.Load())
+	p.users.view = view.New(p.set.Load(), maxKnownUsers)
 	if o.Registerer != nil {
-		o.Registerer.MustRegister(newUserCollector(p, o.UserMetrics), newBudgetCollector(p))
+		o.Registerer.MustRegister(newUserCollector(p, o.UserMetrics))
 	}
 	p.metrics.limitsInForce(p.set.Load().Version())
 	p.lost.Store(&errNotAsked)
 	p.overrides.look = make(chan struct{}, 1)
 	p.overrides.metrics, p.overrides.file = newOverrideMetrics(o.Registerer), o.Limits.Set()
-	p.overrides.fileInForce.Store(p.set.Load())
-	p.streams.gauge, p.events.lost = p.metrics.streams, p.metrics.eventsLost
 	return p, nil
 }
 
@@ -232,25 +229,11 @@ func (p *Polygen) ReloadOn(ctx context.Context, signals <-chan os.Signal) error 
 	}
 }
 
-// expire puts the limits of the present into force: without the overrides whose time
-// is over.
+// expire puts the limits of the present into force: without the overrides whose time is over.
 func (p *Polygen) expire(now time.Time) {
 	set := p.set.Load()
-	// adoptFile and changeOverrides put sets into force from other goroutines: a plain store would undo what
-	// they did since the load.
+	// adoptFile and changeOverrides swap sets in other goroutines: a plain store would undo a swap since the load.
 	if present := set.At(now); present != set && p.set.CompareAndSwap(set, present) {
-		p.tellOfExpired(set, present)
-	}
-	// The set in force holds the overrides by hand, too, whose ends are told one by one above. What expires of the
-	// file alone shows only in a set of the file alone.
-	file := p.overrides.fileInForce.Load()
-	if present := file.At(now); present == file || !p.overrides.fileInForce.CompareAndSwap(file, present) {
-		return
-	}
-	// Otherwise the clock was set back, and overrides are in force again: nothing has expired.
-	if until := file.Expires(); !until.IsZero() && !now.Before(until) {
-		p.metrics.expired.Inc()
-		p.publishEvent(api.Event{Kind: api.LimitsEvent, Version: set.Version(), Until: &until})
-		p.options.Logger.Info("overrides of the limit file have expired", slog.Time("until", until), slog.String("version", set.Version()))
+		p.tellOfExpired(set, present, now)
 	}
 }

@@ -11,11 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"pgregory.net/rapid"
 
-	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
@@ -30,7 +27,7 @@ tiers:
   free: {requests: {GET: 10, "*": {minute: 100}}, concurrent: 5}
   moving: {bandwidth: {down: 10MiB, up: 5MiB}}
   staff: {}
-users: {mover: moving, staff: staff}
+users: {mover: moving, staff: staff, dry: {tier: free, mode: dry-run}}
 `
 
 // metered is a polygen that leads, does not run, and has seen these.
@@ -53,7 +50,7 @@ func metered(t *testing.T, m UserMetrics, events func(now time.Time) []redisbus.
 // A writer to Redis can name a user whom no label can have.
 func TestUserMetricsOfAnOddName(t *testing.T) {
 	g := metered(t, UserMetrics{Top: 5}, func(now time.Time) []redisbus.Event {
-		return []redisbus.Event{redisbus.Demand{{Instance: "a", User: "\xff", Active: 1, Moved: [2]int64{bandwidth.Down: 1}}}}
+		return []redisbus.Event{redisbus.Starts{Instance: "a", Span: time.Second, Users: []redisbus.Started{{User: "\xff", Starts: 1}}}}
 	})
 	if got := g.series(t); len(got) == 0 || !utf8.ValidString(strings.Join(got, "")) {
 		t.Errorf("series %q, want some, in UTF-8", got)
@@ -94,7 +91,7 @@ func (g *generator) series(t *testing.T) []string {
 
 func TestUserMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := metered(t, UserMetrics{Users: []string{"alice", "mover", "never", "staff"}}, func(now time.Time) []redisbus.Event {
+		g := metered(t, UserMetrics{Users: []string{"alice", "dry", "mover", "never", "staff"}}, func(now time.Time) []redisbus.Event {
 			return []redisbus.Event{
 				redisbus.Usage{Entries: []redisbus.UsageEntry{
 					used(now, "alice", "GET", limits.Second, 7), used(now, "alice", "*", limits.Minute, 42),
@@ -104,7 +101,8 @@ func TestUserMetrics(t *testing.T) {
 			}
 		})
 		second := g.clock.Now().Unix()
-		g.remember([]ratelimit.Throttle{{Key: ratelimit.Key{User: "alice", Class: "GET"}, WindowStart: second - 1, Limit: 10}}, concurrency.Decisions{})
+		g.remember([]ratelimit.Throttle{{Key: ratelimit.Key{User: "alice", Class: "GET"}, WindowStart: second - 1, Limit: 10}, {Key: ratelimit.Key{User: "dry", Class: "GET"}, WindowStart: second - 1, Limit: 10}},
+			concurrency.Decisions{Blocks: []concurrency.Block{{User: "dry", Limit: concurrency.Limit{Max: 5}}}})
 		got := g.series(t)
 		for _, want := range []string{
 			`bytes_per_second{direction="down",user="mover"} 1000`,
@@ -114,6 +112,9 @@ func TestUserMetrics(t *testing.T) {
 			`limit{limit="concurrent",user="alice"} 5`,
 			`limit{limit="bandwidth.down",user="mover"} 1.048576e+07`,
 			`limited{reason="concurrent-requests",user="alice"} 0`,
+			`limited{reason="request-rate",user="alice"} 1`,
+			`limited{reason="request-rate",user="dry"} 0`,
+			`limited{reason="concurrent-requests",user="dry"} 0`,
 			`requests_in_progress{user="mover"} 2`,
 			`requests_in_progress{user="never"} 0`,
 			`requests_per_second{tier="free",user="alice"} 7`,
@@ -146,55 +147,6 @@ func TestUserMetrics(t *testing.T) {
 	})
 }
 
-// Who is limited now, and why; a limit in a dry run limits nobody.
-func TestUserMetricsOfTheLimited(t *testing.T) {
-	c := newUserCollector(nil, UserMetrics{})
-	for _, row := range []struct {
-		name string
-		why  []api.Why
-		want map[string]float64
-	}{
-		{"nothing", nil, map[string]float64{"request-rate": 0, "concurrent-requests": 0}},
-		{"a rate", []api.Why{{Reason: api.RequestRate, Mode: "enforce"}}, map[string]float64{"request-rate": 1, "concurrent-requests": 0}},
-		{"two rates", []api.Why{{Reason: api.RequestRate, Mode: "dry-run"}, {Reason: api.RequestRate, Mode: "enforce"}}, map[string]float64{"request-rate": 1, "concurrent-requests": 0}},
-		{"in progress", []api.Why{{Reason: api.ConcurrentRequests, Mode: "enforce"}}, map[string]float64{"request-rate": 0, "concurrent-requests": 1}},
-		{"a budget", []api.Why{{Reason: api.Cost, Mode: "enforce"}}, map[string]float64{"cost": 1}},
-		{"a dry run", []api.Why{{Reason: api.RequestRate, Mode: "dry-run"}}, map[string]float64{"request-rate": 0, "concurrent-requests": 0}},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			one := oneUser{c, userUse{User: api.User{Why: row.why}}}
-			for reason, want := range row.want {
-				text := fmt.Sprintf("# HELP sluice_user_limited %s\n# TYPE sluice_user_limited gauge\n", helpOf(t, c.limited))
-				for _, r := range []string{"concurrent-requests", "cost", "request-rate"} {
-					text += fmt.Sprintf("sluice_user_limited{reason=%q,user=\"u\"} %v\n", r, row.want[r])
-				}
-				if err := testutil.CollectAndCompare(one, strings.NewReader(text), "sluice_user_limited"); err != nil {
-					t.Errorf("%s, want %v: %v", reason, want, err)
-				}
-			}
-		})
-	}
-}
-
-// oneUser sends one user's series.
-type oneUser struct {
-	c *userCollector
-	u userUse
-}
-
-func (o oneUser) Describe(ch chan<- *prometheus.Desc) { o.c.Describe(ch) }
-func (o oneUser) Collect(ch chan<- prometheus.Metric) { o.c.sendUser(ch, "u", o.u) }
-
-func helpOf(t *testing.T, d *prometheus.Desc) string {
-	t.Helper()
-	_, rest, _ := strings.Cut(d.String(), `help: "`)
-	help, _, found := strings.Cut(rest, `", `)
-	if !found {
-		t.Fatalf("no help in %s", d)
-	}
-	return help
-}
-
 // The users with most requests have series, and keep them for a while.
 func TestUserMetricsOfTheTop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -220,7 +172,7 @@ func TestUserMetricsOfTheTop(t *testing.T) {
 		// Another one comes; those who were there stay.
 		now := g.clock.Now()
 		g.showEvent(now, redisbus.Usage{Entries: []redisbus.UsageEntry{used(now, "dave", "GET", limits.Second, 10)}})
-		time.Sleep(topFor)
+		time.Sleep(lookFor)
 		want = append(want, `{tier="free",user="dave"} 10`)
 		slices.Sort(want)
 		if diff := cmp.Diff(want, rates()); diff != "" {
@@ -233,98 +185,20 @@ func TestUserMetricsOfTheTop(t *testing.T) {
 	})
 }
 
-func TestBusiest(t *testing.T) {
-	lists := map[api.Sort][]api.Summary{
-		api.ByRate:       {{Name: api.Name{User: "a"}, Rate: 9}, {Name: api.Name{User: "b"}, Rate: 1}, {Name: api.Name{User: "zero"}}},
-		api.ByDown:       {{Name: api.Name{User: "a"}, Down: 9}, {Name: api.Name{User: "c"}, Down: 1}},
-		api.ByUp:         {{Name: api.Name{User: "d"}, Up: 1}},
-		api.ByConcurrent: {{Name: api.Name{User: "f"}, InProgress: 1}, {Name: api.Name{User: "zero"}}},
-	}
-	for n, want := range map[int][]string{1: {"a"}, 2: {"a", "b"}, 3: {"a", "b", "c"}, 5: {"a", "b", "c", "d", "f"}, 9: {"a", "b", "c", "d", "f"}} {
-		got := busiest(func(by api.Sort, n int) []api.Summary { return lists[by][:min(n, len(lists[by]))] }, n)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("busiest(%d) (-want +got):\n%s", n, diff)
-		}
-	}
-}
-
-// Who was in the top within five minutes is kept, but of more than twice the places
-// the ones who were there last.
-func TestTopUsers(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		k := rapid.IntRange(1, 4).Draw(t, "k")
-		top, now := topUsers{most: 2 * k}, time.Unix(1e9, 0)
-		kept := map[string]time.Time{} // and when they were last in the top
-		for range rapid.IntRange(1, 60).Draw(t, "scrapes") {
-			now = now.Add(time.Duration(rapid.IntRange(1, 200).Draw(t, "seconds")) * time.Second)
-			for _, key := range rapid.SliceOfNDistinct(rapid.StringMatching(`[a-l]`), 0, k, rapid.ID).Draw(t, "top") {
-				kept[key] = now
-			}
-			var present []string
-			for key, at := range kept {
-				if at.Equal(now) {
-					present = append(present, key)
-				}
-			}
-			got := top.update(now, present)
-			if len(got) > 2*k || !slices.IsSorted(got) || len(slices.Compact(slices.Clone(got))) != len(got) {
-				t.Fatalf("update = %q, want at most %d, sorted, each once", got, 2*k)
-			}
-			oldest := now // of those who have series
-			for _, key := range got {
-				at, known := kept[key]
-				if !known || now.Sub(at) >= topStay {
-					t.Fatalf("%s has series and was in the top %v ago", key, now.Sub(at))
-				}
-				if at.Before(oldest) {
-					oldest = at
-				}
-			}
-			for key, at := range kept {
-				if slices.Contains(got, key) {
-					continue
-				}
-				if now.Sub(at) < topStay && (len(got) < 2*k || at.After(oldest) || at.Equal(now)) {
-					t.Fatalf("%s, in the top %v ago, gave way to one of %v ago; %d of %d have series", key, now.Sub(at), now.Sub(oldest), len(got), 2*k)
-				}
-				delete(kept, key)
-			}
-		}
-	})
-}
-
 func TestUserLabel(t *testing.T) {
-	for _, row := range []struct{ name, want string }{
-		{"alice", "alice"},
-		{"jürgen", "jürgen"},
-		{strings.Repeat("n", 100), strings.Repeat("n", 100)},
-		{strings.Repeat("n", 101), strings.Repeat("n", 83) + "~"},
-		{"ali\xffce", "ali\ufffdce~"},
-		{strings.Repeat("é", 60), strings.Repeat("é", 41) + "~"},
-	} {
-		got := userLabel(row.name)
-		same := got == row.want
-		if strings.HasSuffix(row.want, "~") {
-			same = strings.HasPrefix(got, row.want) && len(got) == len(row.want)+16
-		}
-		if !same {
-			t.Errorf("userLabel(%q) = %q, want %q", row.name, got, row.want)
+	for _, key := range []string{"alice", "jürgen", strings.Repeat("n", 100)} {
+		if got := userLabel(key); got != key {
+			t.Errorf("userLabel(%q) = %q", key, got)
 		}
 	}
-	if a, b := userLabel("\xff"), userLabel("\xfe"); a == b {
-		t.Errorf("two names have the label %q", a)
-	}
-}
-
-func FuzzUserLabel(f *testing.F) {
-	for _, name := range []string{"", "alice", "\xff", strings.Repeat("\xf0\x9f\x98\x80", 40)} {
-		f.Add(name)
-	}
-	f.Fuzz(func(t *testing.T, name string) {
-		if got := userLabel(name); !utf8.ValidString(got) || len(got) > maxUserLabel {
-			t.Errorf("userLabel(%q) = %q, want UTF-8 of 100 bytes at most", name, got)
+	labels := map[string]bool{}
+	for _, key := range []string{"\xff", "\xfe", strings.Repeat("n", 101)} {
+		label := userLabel(key)
+		if !utf8.ValidString(label) || len(label) > 100 || labels[label] {
+			t.Errorf("userLabel(%q) = %q, want one of its own, in UTF-8", key, label)
 		}
-	})
+		labels[label] = true
+	}
 }
 
 // Hostile names make no answer that Prometheus cannot read, and there are never more

@@ -29,7 +29,7 @@ tiers:
 users: {pro: pro, trial: trial, staff: staff}
 `
 
-func newCostRig(t testing.TB) *rig { return &rig{View: New(parse(t, costly), 1000, 100), now: t0} }
+func newCostRig(t testing.TB) *rig { return &rig{View: New(parse(t, costly), 1000), now: t0} }
 
 // charge reports that so much was charged in the present window of a limit.
 func (r *rig) charge(user, limit string, total int64) { r.chargeAt(r.now, user, limit, total) }
@@ -178,22 +178,16 @@ func TestSpent(t *testing.T) {
 			if diff := cmp.Diff(tt.why, u.Why, cmpopts.EquateEmpty()); u.State != tt.state || diff != "" {
 				t.Errorf("state %s, want %s; why differs (-want +got):\n%s", u.State, tt.state, diff)
 			}
-			o := r.BeginLookNow(r.now, map[api.Sort]int{api.ByRecent: 9})
-			for o.LookAtMore(1) {
-			}
-			got := o.Overview()
-			if spent := got.Totals.Spent == 1; spent != (tt.state == api.Spent) || got.Tops[api.ByRecent][0].State != tt.state {
-				t.Errorf("in the list: %+v, of %+v", got.Tops[api.ByRecent], got.Totals)
-			}
 		})
 	}
 	// To who looks once a second it is shown for a second after its end.
 	r := newCostRig(t)
 	r.charge("alice", "tokens/minute", 100)
 	for after, want := range map[time.Duration]api.State{time.Minute: api.Spent, time.Minute + time.Second: api.OK} {
-		o := r.Overview(t0.Add(after), nil)
-		if got := r.UserLately(t0.Add(after), "alice").State; got != want || (len(o.Limited) == 1) != (want == api.Spent) {
-			t.Errorf("%v later: %s, limited %+v, want %s", after, got, o.Limited, want)
+		o := r.whole(t0.Add(after))
+		spent := want == api.Spent
+		if got := r.UserLately(t0.Add(after), "alice").State; got != want || (len(o.Limited()) == 1) != spent || (o.Totals.Spent == 1) != spent {
+			t.Errorf("%v later: %s, limited %+v, want %s", after, got, o.Limited(), want)
 		}
 	}
 }
@@ -210,9 +204,9 @@ func TestMostCharged(t *testing.T) {
 	r.charge("bob", "tokens/day", 300)
 	r.charge("bob", "pages/day", 4)
 	r.charge("carl", "tokens/minute", 50) // of the day nothing is known yet
-	out := r.Overview(r.now, map[api.Sort]int{api.ByCost("tokens"): 4, api.ByCost("pages"): 9, api.ByCost("joules"): 9, api.ByRate: 9})
+	out := r.whole(r.now)
 	said := func(by api.Sort) (all []string) {
-		for _, s := range out.Tops[by] {
+		for _, s := range out.Top(by, 4) {
 			all = append(all, fmt.Sprintf("%s %s %d/%d", s.User, s.Cost.Name, s.Cost.Used, s.Cost.Max))
 		}
 		return all
@@ -223,16 +217,16 @@ func TestMostCharged(t *testing.T) {
 	if diff := cmp.Diff([]string{"bob pages/day 4/10"}, said(api.ByCost("pages"))); diff != "" {
 		t.Errorf("by pages (-want +got):\n%s", diff)
 	}
-	if list, ok := out.Tops[api.ByCost("joules")]; ok {
+	if list := out.Top(api.ByCost("joules"), 4); len(list) > 0 {
 		t.Errorf("by a unit that there is not: %v, want no list", list)
 	}
-	quiet := out.Tops[api.ByCost("tokens")][1]
+	quiet := out.Top(api.ByCost("tokens"), 4)[1]
 	if quiet.Tier != "free" || quiet.Rate != 0 || !quiet.Seen.Equal(t0) || quiet.State != api.OK || quiet.Near.Limit != "tokens/day" {
 		t.Errorf("who is quiet: %+v, want what was charged before, seen then", quiet)
 	}
-	for _, s := range out.Tops[api.ByRate] {
-		if s.User == "quiet" || s.Cost != nil {
-			t.Errorf("by rate: %+v, want those heard of in the last hour, without a cost", s)
+	for _, s := range out.Top(api.ByRate, 9) {
+		if s.Cost != nil {
+			t.Errorf("by rate: %+v, want no cost", s)
 		}
 	}
 }
@@ -248,14 +242,14 @@ func TestCostsAreForgotten(t *testing.T) {
 	}
 	r.wait(1)
 	r.Forget(r.now)
-	if n := r.costs.length(); n != 0 {
+	if n := r.Users(); n != 0 {
 		t.Errorf("the charges of %d users a day later, want none", n)
 	}
-	r.View = New(parse(t, costly), 2, 10)
+	r.View = New(parse(t, costly), 2)
 	for _, user := range []string{"a", "b", "c"} {
 		r.charge(user, "tokens/day", 300)
 	}
-	if _, dropped, _ := r.Dropped(); dropped != 1 || limitOf(r.get("a"), "tokens/day").Used != 0 || limitOf(r.get("b"), "tokens/day").Used != 300 {
+	if dropped := r.Dropped(); dropped != 1 || limitOf(r.get("a"), "tokens/day").Used != 0 || limitOf(r.get("b"), "tokens/day").Used != 300 {
 		t.Errorf("dropped %d, want the first of three", dropped)
 	}
 	r.Recalled(r.now, r.now, "nobody", nil)
@@ -272,12 +266,7 @@ func TestBudgets(t *testing.T) {
 	}
 	r.charge("a", "pages/day", 7)
 	r.charge("pro", "tokens/minute", 5000)
-	near := func() map[TierUnit]int {
-		l := r.BeginBudgets(r.now)
-		for l.LookAtMore(1) {
-		}
-		return l.Near
-	}
+	near := func() map[TierUnit]int { return r.whole(r.now).Near }
 	if diff := cmp.Diff(map[TierUnit]int{{"free", "tokens"}: 2, {"free", "pages"}: 0}, near()); diff != "" {
 		t.Errorf("near a day's limit (-want +got):\n%s", diff)
 	}
@@ -289,14 +278,14 @@ func TestBudgets(t *testing.T) {
 }
 
 func TestHistoryOfCosts(t *testing.T) {
-	r, h := newCostRig(t), NewHistories(2)
-	h.Remember(r.now, "alice")
+	r := newCostRig(t)
 	for i := range int64(3) {
 		r.charge("alice", "tokens/day", 100+i)
+		r.Remember(r.now, "alice")
 		r.wait(time.Second)
-		h.Sample(r.now, r.View)
+		r.Sample(r.now)
 	}
-	if got := seriesOf(h.History(r.now, "alice", r.View))["tokens/day"]; got != "100 101 102" {
+	if got := seriesOf(r.History(r.now, "alice"))["tokens/day"]; got != "100 101 102" {
 		t.Errorf("tokens/day: %s, want 100 101 102", got)
 	}
 }

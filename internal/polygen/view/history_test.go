@@ -97,10 +97,11 @@ func TestHistory(t *testing.T) {
 		}, 0, map[string]string{"GET": "4 5", "PUT": "- 6", "*": ""}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, h := newRig(t), NewHistories(2)
-			h.Remember(r.now, "alice")
-			tt.history(r, func(d time.Duration) { r.wait(d); h.Sample(r.now, r.View) })
-			out := h.History(r.now, "alice", r.View)
+			r := newRig(t)
+			r.use("alice", 0)
+			r.Remember(r.now, "alice")
+			tt.history(r, func(d time.Duration) { r.wait(d); r.Sample(r.now) })
+			out := r.History(r.now, "alice")
 			if out.Begin != t0.Unix()+tt.begin || out.Step != 1 || out.User != "alice" {
 				t.Errorf("history of %q begins at %+d, step %d, want alice's at %+d", out.User, out.Begin-t0.Unix(), out.Step, tt.begin)
 			}
@@ -117,8 +118,9 @@ func TestHistory(t *testing.T) {
 // Of a minute each second has the count until its end; at the end of the minute that
 // is the minute's.
 func TestHistoryOfMinutes(t *testing.T) {
-	r, h := &rig{View: New(parse(t, many), 10, 10), now: t0}, NewHistories(2)
-	h.Remember(r.now, "alice")
+	r := &rig{View: New(parse(t, many), 10), now: t0}
+	r.use("alice", 0)
+	r.Remember(r.now, "alice")
 	r.wait(57 * time.Second)
 	k := ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}
 	for i := range 5 { // the minute ends within
@@ -128,9 +130,9 @@ func TestHistoryOfMinutes(t *testing.T) {
 			r.Usage(r.now, k, t0.Unix(), 50+i)
 		}
 		r.wait(time.Second)
-		h.Sample(r.now, r.View)
+		r.Sample(r.now)
 	}
-	out := h.History(r.now, "alice", r.View)
+	out := r.History(r.now, "alice")
 	for _, l := range out.Limits {
 		if l.Name == "GET/minute" && (shown(l.Used) != "50 51 52 7 7" || l.Window != 60 || l.Max != 60) {
 			t.Errorf("%+v: %s, want 50 51 52 7 7 of 60 in 60 s", l, shown(l.Used))
@@ -144,16 +146,15 @@ func TestHistoryOfMinutes(t *testing.T) {
 // The last 300 seconds are kept, whenever they began.
 func TestHistoryIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v, h := New(parse(&testing.T{}, file), 10, 10), NewHistories(1)
-		h.Remember(t0, "alice")
+		v := New(parse(&testing.T{}, file), 10)
 		seconds := rapid.IntRange(1, 700).Draw(t, "seconds")
 		for i := range seconds {
 			at := t0.Add(time.Duration(i) * time.Second)
 			v.Usage(at, ratelimit.Key{Class: "GET", User: "alice"}, at.Unix(), i)
-			h.Remember(at, "alice")
-			h.Sample(at.Add(time.Second), v)
+			v.Remember(at, "alice")
+			v.Sample(at.Add(time.Second))
 		}
-		out := h.History(t0.Add(time.Duration(seconds)*time.Second), "alice", v)
+		out := v.History(t0.Add(time.Duration(seconds)*time.Second), "alice")
 		n := min(seconds, 300)
 		used := out.Limits[1].Used
 		if out.Limits[1].Name != "GET" || len(used) != n || len(out.Down) != n || len(out.InProgress) != n || len(out.Up) != n || out.Begin != t0.Unix()+int64(seconds-n) {
@@ -167,68 +168,50 @@ func TestHistoryIsBounded(t *testing.T) {
 	})
 }
 
-// Who asks has a sample at once, and is remembered from then on.
+// Who asks has a sample at once, and the history is kept from then on.
 func TestHistoryBeginsWithTheQuestion(t *testing.T) {
-	r, h := newRig(t), NewHistories(2)
+	r := newRig(t)
 	r.use("bob", 3)
 	r.wait(time.Second)
-	if got := seriesOf(h.History(r.now, "bob", r.View))["GET"]; got != "3" {
+	if got := seriesOf(r.History(r.now, "bob"))["GET"]; got != "3" {
 		t.Errorf("GET: %q, want the last second's 3", got)
 	}
 	r.use("bob", 4)
 	r.wait(time.Second)
-	h.Sample(r.now, r.View)
-	if got := seriesOf(h.History(r.now, "bob", r.View))["GET"]; got != "3 4" {
+	r.Sample(r.now)
+	if got := seriesOf(r.History(r.now, "bob"))["GET"]; got != "3 4" {
 		t.Errorf("GET: %q, want 3 4", got)
+	}
+	if got := seriesOf(r.History(r.now, "nobody"))["GET"]; got != "0" || r.Users() != 1 {
+		t.Errorf("of nobody: %q, %d users, want 0 and bob alone", got, r.Users())
 	}
 }
 
-// Whose history is kept.
+// Histories of users who were asked for replace those wanted least recently; limited users have them while there is room.
 func TestHistoriesKept(t *testing.T) {
-	type step struct {
-		after   time.Duration
-		keep    string
-		limited string
+	r := &rig{View: New(parse(t, file), 2*MaxHistories), now: t0}
+	name := func(i int) string { return fmt.Sprint("u", i) }
+	for i := range MaxHistories + 2 {
+		r.use(name(i), 1)
 	}
-	for _, tt := range []struct {
-		name  string
-		steps []step
-		want  string
-	}{
-		{"as many as there may be", []step{{0, "a b", ""}}, "a b"},
-		{"the user wanted least recently gives way", []step{{0, "a b c", ""}}, "b c"},
-		{"wanted again", []step{{0, "a b", ""}, {time.Second, "a", ""}, {2 * time.Second, "c", ""}}, "a c"},
-		{"a limited user is kept", []step{{0, "", "x"}}, "x"},
-		{"a limited user does not take the place of a wanted one", []step{{0, "a b", ""}, {time.Second, "", "x y z"}}, "a b"},
-		{"a limited user does not take the place of one limited just before", []step{{0, "", "x y"}, {time.Second, "", "z"}}, "x y"},
-		{"a limited user takes a place not wanted for 10 s", []step{{0, "a b", ""}, {10 * time.Second, "", "x"}}, "b x"},
-		{"a wanted user takes the place of a limited one", []step{{0, "", "x y"}, {time.Second, "a", ""}}, "a y"},
-		{"to be limited again counts as wanted again", []step{{0, "a b", ""}, {5 * time.Second, "", "a"}, {10 * time.Second, "c", ""}}, "a c"},
-		{"kept for ten minutes", []step{{0, "a", ""}, {10*time.Minute - 1, "", ""}}, "a"},
-		{"not kept for longer", []step{{0, "a b", ""}, {time.Minute, "b", ""}, {10 * time.Minute, "", ""}}, "b"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			h, v := NewHistories(2), New(parse(t, file), 10, 10)
-			for _, s := range tt.steps {
-				at := t0.Add(s.after)
-				for _, key := range strings.Fields(s.keep) {
-					h.Remember(at, key)
-				}
-				for _, key := range strings.Fields(s.limited) {
-					h.RememberLimited(at, key)
-				}
-				h.Sample(at, v)
-			}
-			var got []string
-			for _, key := range []string{"a", "b", "c", "x", "y", "z"} {
-				if h.users.lookUp(key) != nil {
-					got = append(got, key)
-				}
-			}
-			if kept := strings.Join(got, " "); kept != tt.want || h.Len() != len(got) {
-				t.Errorf("kept %s (%d), want %s", kept, h.Len(), tt.want)
-			}
-		})
+	r.throttle("GET", name(0))
+	for i := range MaxHistories {
+		r.wait(time.Millisecond)
+		r.Remember(r.now, name(i+1))
+	}
+	r.throttle("GET", name(MaxHistories+1))
+	kept := func(i int) bool { return r.lookUp(name(i)).history != nil }
+	if len(r.kept) != MaxHistories || kept(0) || !kept(1) || !kept(MaxHistories) || kept(MaxHistories+1) {
+		t.Errorf("%d histories, the first %v, the last %v, want those that were asked for", len(r.kept), kept(0), kept(MaxHistories+1))
+	}
+	r.wait(time.Duration(historySpan) - time.Millisecond)
+	if r.Sample(r.now); len(r.kept) != 1 || !kept(MaxHistories) {
+		t.Errorf("%d histories after ten minutes, want the one asked for last", len(r.kept))
+	}
+	r.wait(time.Duration(forgetAfter))
+	r.keepLimited(r.now.UnixNano(), r.lookUp(name(0)))
+	if r.Forget(r.now); len(r.kept) != 0 {
+		t.Errorf("%d histories of forgotten users", len(r.kept))
 	}
 }
 
@@ -238,36 +221,7 @@ func TestHistoryOfManyLimits(t *testing.T) {
 	for _, class := range []string{"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"} {
 		text += "      " + class + ": {second: 1, minute: 2, hour: 3}\n"
 	}
-	v, h := New(parse(t, text), 10, 10), NewHistories(1)
-	if out := h.History(t0, "alice", v); len(out.Limits) != maxSeries || out.Limits[0].Name != "DELETE" {
+	if out := New(parse(t, text), 10).History(t0, "alice"); len(out.Limits) != maxSeries || out.Limits[0].Name != "DELETE" {
 		t.Errorf("%d limits, the first %q, want %d from DELETE on", len(out.Limits), out.Limits[0].Name, maxSeries)
-	}
-}
-
-// Each user has a history of their own.
-func TestHistoriesSample(t *testing.T) {
-	r, h := newRig(t), NewHistories(3)
-	for i, user := range []string{"alice", "bob", "carl"} {
-		h.Remember(r.now, user)
-		r.use(user, i+1)
-	}
-	r.wait(time.Second)
-	h.Sample(r.now, r.View)
-	for i, user := range []string{"alice", "bob", "carl"} {
-		if got := seriesOf(h.History(r.now, user, r.View))["GET"]; got != fmt.Sprint(i+1) {
-			t.Errorf("%s: GET %q, want %d", user, got, i+1)
-		}
-	}
-}
-
-// A second's samples of 512 users.
-func BenchmarkSample(b *testing.B) {
-	v, h := crowd(b, 100_000), NewHistories(512)
-	for i := range 512 {
-		h.Remember(t0, fmt.Sprintf("user-%d", i*100))
-	}
-	b.ReportAllocs()
-	for i := 1; b.Loop(); i++ {
-		h.Sample(t0.Add(time.Duration(i%500)*time.Second), v)
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 )
 
-func (r *rig) started(instance, user string, active int, starts int64, classes ...ClassStarts) {
-	r.Started(r.now, instance, time.Second, user, Started{Active: active, Starts: starts, Classes: classes})
+func (r *rig) started(instance, user string, active int, starts float64, classes ...ClassStarts) {
+	r.Started(r.now, instance, user, active, starts, classes)
 }
 
 // What users start and have in progress is known without any limit.
 func TestStarted(t *testing.T) {
-	of := func(class string, n int64) ClassStarts { return ClassStarts{class, n} }
+	of := func(class string, n float64) ClassStarts { return ClassStarts{class, n} }
 	for _, tt := range []struct {
 		name       string
 		history    func(*rig)
@@ -37,10 +37,6 @@ func TestStarted(t *testing.T) {
 			r.wait(time.Second)
 			r.started("one", "staff", 0, 2, of("PUT", 2))
 		}, "staff", map[string]float64{"*": 2, "PUT": 2}, 2, 0},
-		{"by the time that it is about", func(r *rig) {
-			r.Started(r.now, "one", 500*time.Millisecond, "staff", Started{Starts: 5, Classes: []ClassStarts{of("GET", 5)}})
-		}, "staff", map[string]float64{"*": 10, "GET": 10}, 10, 0},
-		{"no time at all", func(r *rig) { r.Started(r.now, "one", 0, "staff", Started{Starts: 5}) }, "staff", nil, 0, 0},
 		{"requests go on, and none starts", func(r *rig) { r.started("one", "staff", 3, 0) }, "staff", nil, 0, 3},
 		{"who is silent has stopped", func(r *rig) { r.started("one", "staff", 3, 9, of("GET", 9)); r.wait(2 * time.Second) }, "staff", nil, 0, 0},
 		{"an instance is gone", func(r *rig) {
@@ -66,7 +62,7 @@ func TestStarted(t *testing.T) {
 			if rate := r.RequestRate(r.now, tt.user); rate != tt.rate || u.InProgress != tt.inProgress {
 				t.Errorf("rate %v, %d in progress, want %v and %d", rate, u.InProgress, tt.rate, tt.inProgress)
 			}
-			for _, s := range r.BeginLook(r.now, map[api.Sort]int{api.ByRate: 5}).Overview().Tops[api.ByRate] {
+			for _, s := range r.whole(r.now).Top(api.ByRate, 5) {
 				if diff := cmp.Diff(tt.want, s.Started); s.User == tt.user && diff != "" {
 					t.Errorf("started in the list (-want +got):\n%s", diff)
 				}

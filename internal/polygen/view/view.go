@@ -1,83 +1,108 @@
-// Package view remembers what the users of a cluster use, and what was decided
-// about them, for people who ask.
+// Package view keeps one record for each user of the cluster: what the user uses, and what polygen decided about the
+// user. The API, the page, the live streams, the metrics of users and the histories read it. No limit depends on it.
 //
-// It hears what polygen hears: the changes of the pools in Redis that are near their limits, what requests cost, the requests in
-// progress of users near their limits, what users with bandwidth limits move, and every
-// second which requests of all users were started and are in progress, limited or not. It
-// decides nothing and nothing depends on it.
+// What must hold:
 //
-// It is bounded: of too many users the ones heard of least recently are forgotten.
-// It is pure: the time is an argument.
+//	a report of an instance counts     for 2 s after the last repetition, or until the instance leaves
+//	a count of a window                only if it is of the present window, the last or the next one
+//	use of a limit per second          the larger of the pool's count and the reported starts
+//	a throttle                         ends with its window, or when a higher limit comes that is not used up
+//	charged costs                      what a window was charged beyond its limit is a debt of the next one
+//	the state of a user                blocked before spent before throttled; a limit in a dry run changes no state
+//	too many users                     the one with the oldest report makes room; the number is counted
+//	a user who is quiet                is forgotten after an hour, after costs after a day
+//	a look at all users                works in parts; users who come or go meanwhile are never listed twice
+//
+// A View is pure: the time is an argument. It is not safe for concurrent use.
 package view
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/cost"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 const (
-	// reportSpan is how long what an instance said counts; instances repeat it every
-	// 500 ms while it matters.
+	// reportSpan is how long a report counts. Instances repeat it every 500 ms while it matters.
 	reportSpan = int64(2 * time.Second)
-	// maxDecisions bounds the decisions that are remembered of each user.
+	// maxDecisions bounds the decisions that a record keeps.
 	maxDecisions = 20
-	// refusedSpan is the time in which refusals are counted together.
+	// refusedSpan is the time in which refusals are counted as one decision.
 	refusedSpan = int64(time.Second)
-	// forgetAfter is how long a user is remembered after the last report, and maxForgotten how
-	// many users are forgotten at a time.
-	forgetAfter  = int64(time.Hour)
-	maxForgotten = 1000
+	// forgetAfter is how long a record is kept after its last use. A user who was charged is kept for keepCosts: as long as
+	// the longest window.
+	forgetAfter = int64(time.Hour)
+	keepCosts   = int64(24 * time.Hour)
+	// maxSwept bounds the records that Forget looks at, because decisions wait meanwhile.
+	maxSwept = 2000
 	// noName is the key of requests without a user's name.
 	noName = "~"
 )
 
-// View is what is known of the users. It is not safe for concurrent use.
+// View has the records of all users.
 type View struct {
-	set     *limits.Set
-	users   *lru[user]
-	costs   *lru[spending] // users with limits of what requests cost
-	unknown *lru[stranger]
-
-	live []string // the instances
-
-	droppedUsers, droppedCosts, droppedUnknown uint64
+	set            *limits.Set
+	max            int
+	records        map[string]*record
+	newest, oldest *record   // in the order of use
+	slots          []*record // in no order, for looks in parts
+	kept           []*record // those with a history
+	live           []string  // instances
+	swept          int       // index in slots: Forget goes on here
+	dropped        uint64
 }
 
-// user is what is known of one wire key.
-type user struct {
-	of     *limits.Set // the set that limits and known are from
-	limits *limits.Limits
-	known  bool
+// record is what is known of one wire key.
+type record struct {
+	key          string
+	newer, older *record
+	slot         int // index in View.slots
 
-	seen         int64 // when the user was last heard of, in ns
+	set     *limits.Set // that limits, known and unknown are from
+	limits  *limits.Limits
+	known   bool // the limit file names the user
+	unknown bool // an operator could add the user to the file
+
+	used        int64 // when the record was last used, in ns
+	first, seen int64 // the first and the last report, in ns; 0: none
+	reports     uint64
+
 	windows      []window
 	places       []place
-	blockedSince int64 // in ns; 0: the user is not blocked
+	blockedSince int64 // in ns; 0: not blocked
 	decisions    []decision
-	first        int // index of the oldest one, once there are maxDecisions
+	history      *history // nil unless kept
 }
 
-// window has the counts of one request limit.
+// window has the counts of one limit that has a window: of requests of a class, or of a unit of costs.
 type window struct {
-	class  string
+	class  string // or the unit
+	isCost bool
 	window limits.Window
-	counts counts[int64]
+	totals [3]total // by the number of the window modulo 3
 
-	spent    int64 // begin of the last window in which polygen throttled the user, in s
-	spentAt  int64 // when polygen did so, in ns
-	spentMax int   // the limit that was reached then
+	reported int64 // of costs: when the last report came, in ns
+	// Of requests: the last throttle.
+	throttled   int64 // begin of the throttled window, in s
+	throttledAt int64 // in ns; 0: never
+	throttleMax int   // the limit at that time
 }
 
-// place is what one instance said last of a user. The three reports come apart from each
-// other, so each has the time of its last one, in ns; 0 is never.
+// total is what was counted in one window.
+type total struct {
+	begin int64 // in s
+	cost.Total
+	spentAt int64 // of costs: when the limit was reached, in ns; 0: it is not
+}
+
+// place is the last report of each kind of one instance. Times are in ns; 0 is never.
 type place struct {
 	instance string
 
@@ -90,332 +115,421 @@ type place struct {
 	moved    [2]int64 // bytes per second, by direction
 	share    [2]int64 // bytes per second, by direction
 
-	startsAt   int64
-	startsSpan time.Duration // the time that started is about
-	started    Started
+	startsAt int64
+	running  int // requests in progress by the report of starts
+	starts   float64
+	classes  []ClassStarts
+}
+
+// ClassStarts are the requests of a class that were admitted.
+type ClassStarts struct {
+	Class  string
+	Starts float64 // per second
 }
 
 type decision struct {
 	at     int64
 	kind   api.Kind
-	class  string // of a request limit, else ""
+	class  string // of a request limit, otherwise ""
 	window limits.Window
 	mode   limits.Mode
 	count  int
 }
 
-// stranger is a user whom the file does not name.
-type stranger struct {
-	first, seen int64
-	reports     uint64
+// New returns a view without users, for at most so many.
+func New(set *limits.Set, users int) *View {
+	return &View{set: set, max: users, records: make(map[string]*record)}
 }
 
-// New returns a view that knows of nobody, and will know of at most so many users, of what
-// the requests of as many cost, and of so many users whom the file does not name.
-func New(set *limits.Set, users, unknown int) *View {
-	return &View{
-		set: set, users: newLRU[user](users), costs: newLRU[spending](users), unknown: newLRU[stranger](unknown),
+// Limits puts limits into force. Records take them over when they are used next.
+func (v *View) Limits(set *limits.Set) { v.set = set }
+
+// lookUp returns the record of a key with the limits in force, or a new one that is not kept. Questions use it: they must
+// not keep records in place of users who send requests.
+func (v *View) lookUp(key string) *record {
+	r := v.records[key]
+	if r == nil {
+		r = &record{key: key}
 	}
+	v.adoptLimits(r)
+	return r
 }
 
-// Limits tells the view which limits are in force.
-func (v *View) Limits(set *limits.Set) {
-	v.set = set
-	// Users take over the new limits when they are next heard of or looked at, because
-	// there may be 100 000 of them. Strangers whom the file names now are none any more.
-	v.unknown.keepOnly(func(key string) bool { return !set.NamesUser(key) })
-}
-
-// reportedUser is a user of whom an instance said something.
-func (v *View) reportedUser(now int64, key string) *user {
-	u := v.userWithLimits(now, key)
-	// With reports, not questions: an operator who mistypes a name should not find it in the list.
-	if !u.known {
-		v.noteStranger(now, key)
+// record returns the record of a key, a new one if there is none, as the newest.
+func (v *View) record(now int64, key string) *record {
+	r := v.records[key]
+	switch {
+	case r == nil:
+		if len(v.records) >= v.max {
+			v.remove(v.oldest)
+			v.dropped++
+		}
+		r = &record{key: key, slot: len(v.slots)}
+		v.records[key], v.slots = r, append(v.slots, r)
+		v.pushNewest(r)
+	case r != v.newest:
+		v.unlink(r)
+		v.pushNewest(r)
 	}
-	return u
+	r.used = now
+	v.adoptLimits(r)
+	return r
 }
 
-// userWithLimits returns what is known of a key, with the limits in force.
-func (v *View) userWithLimits(now int64, key string) *user {
-	u, dropped := v.users.markUsed(key)
-	if dropped {
-		v.droppedUsers++
+// reported returns the record of a user of whom an instance reported something.
+func (v *View) reported(now int64, key string) *record {
+	r := v.record(now, key)
+	if r.seen = now; r.first == 0 {
+		r.first = now
 	}
-	u.seen = now
-	// Looked up once for each set of limits, not with each report of each instance.
-	if u.of != v.set {
-		u.of, u.limits, u.known = v.set, v.set.User(key), v.set.NamesUser(key)
-		// Counts of a limit that is gone would be kept for ever: nothing reports it again.
-		u.windows = slices.DeleteFunc(u.windows, func(w window) bool {
-			_, ok := u.limits.Rate(w.class, w.window)
-			return !ok
-		})
-	}
-	return u
+	r.reports++
+	return r
 }
 
-func (v *View) noteStranger(now int64, key string) {
-	// The list is of names that an operator could write into the file. An address with the
-	// anonymous tier, a request without a name and unreadable credentials are none.
-	if limits.Anonymous(key) && v.set.AnonymousTier() != "" || key == noName || key == limits.UnreadableKey {
+func (v *View) adoptLimits(r *record) {
+	if r.set == v.set {
 		return
 	}
-	s, dropped := v.unknown.markUsed(key)
-	if dropped {
-		v.droppedUnknown++
-	}
-	if s.reports == 0 {
-		s.first = now
-	}
-	s.seen = now
-	s.reports++
+	r.set, r.limits, r.known = v.set, v.set.User(r.key), v.set.NamesUser(r.key)
+	// Addresses of the anonymous tier, requests without a name and unreadable credentials have no name to add.
+	r.unknown = !r.known && r.key != noName && r.key != limits.UnreadableKey && !(limits.Anonymous(r.key) && v.set.AnonymousTier() != "")
+	r.windows = slices.DeleteFunc(r.windows, func(w window) bool {
+		_, limited := r.limits.Rate(w.class, w.window)
+		return !w.isCost && !limited
+	})
 }
 
-// Usage takes the total of a pool: the requests of a key's window that begins at a
-// second of the cluster.
-func (v *View) Usage(at time.Time, k ratelimit.Key, begin int64, total int) {
-	u := v.reportedUser(at.UnixNano(), k.User)
-	if w := u.window(k.Class, k.Window); w != nil {
-		w.setCount(at.Unix(), begin, int64(max(0, total-v.reserved(u.limits, k))))
+func (v *View) pushNewest(r *record) {
+	r.newer, r.older = nil, v.newest
+	if v.newest != nil {
+		v.newest.newer = r
+	} else {
+		v.oldest = r
+	}
+	v.newest = r
+}
+
+func (v *View) unlink(r *record) {
+	if r.newer != nil {
+		r.newer.older = r.older
+	} else {
+		v.newest = r.older
+	}
+	if r.older != nil {
+		r.older.newer = r.newer
+	} else {
+		v.oldest = r.newer
+	}
+	r.newer, r.older = nil, nil
+}
+
+func (v *View) remove(r *record) {
+	v.unlink(r)
+	delete(v.records, r.key)
+	// The last record takes the free slot. A look that has passed the slot misses that record.
+	end := len(v.slots) - 1
+	last := v.slots[end]
+	v.slots[r.slot], last.slot = last, r.slot
+	v.slots[end], v.slots = nil, v.slots[:end]
+	if r.history != nil {
+		v.kept = slices.DeleteFunc(v.kept, func(other *record) bool { return other == r })
 	}
 }
 
-// reserved is what the pool of a second begins with: the requests that the HAProxies may
-// admit by themselves.
-func (v *View) reserved(l *limits.Limits, k ratelimit.Key) int {
-	// It is no use: how many they did admit, the instances say afterwards (see Started). One that is alone asks no pool.
-	r, limited := l.Rate(k.Class, k.Window)
-	if n := len(v.live); limited && n > 1 && credit.Possible(l, n) {
-		return n * credit.Portion(r.Max, n)
+// Forget drops records that were not used for long. It looks at maxSwept at most; the next call looks at further ones.
+func (v *View) Forget(at time.Time) {
+	for range min(maxSwept, len(v.slots)) {
+		if v.swept >= len(v.slots) {
+			v.swept = 0
+		}
+		keep := forgetAfter
+		r := v.slots[v.swept]
+		if r.hasCosts() {
+			keep = keepCosts
+		}
+		if at.UnixNano()-r.used >= keep {
+			v.remove(r) // another record takes the slot
+		} else {
+			v.swept++
+		}
 	}
-	return 0
 }
 
-// findWindow returns the counts of a limit, or nil if there are none yet.
-func (u *user) findWindow(class string, of limits.Window) *window {
-	// A list, not a map: a user has few limits, and most have counts of one or none.
-	for i := range u.windows {
-		if w := &u.windows[i]; w.class == class && w.window == of {
+func (r *record) hasCosts() bool {
+	return slices.ContainsFunc(r.windows, func(w window) bool { return w.isCost })
+}
+
+// Users is how many users are known, and Dropped how many were forgotten because there were too many.
+func (v *View) Users() int      { return len(v.records) }
+func (v *View) Dropped() uint64 { return v.dropped }
+
+// Usage takes the total of a pool: the requests of a key's window that begins at a second of the cluster.
+func (v *View) Usage(at time.Time, k ratelimit.Key, begin int64, n int) {
+	r := v.reported(at.UnixNano(), k.User)
+	limit, ok := r.limits.Rate(k.Class, k.Window)
+	if !ok {
+		return
+	}
+	// The pool of a second begins with what the HAProxies may admit by themselves. How many requests they did admit
+	// is in the reports of starts.
+	if instances := len(v.live); instances > 1 && credit.Possible(r.limits, instances) {
+		n = max(0, n-instances*credit.Portion(limit.Max, instances))
+	}
+	length := k.Window.Seconds()
+	r.window(limit.Class, k.Window, false).set(length, at.Unix()/length*length, total{begin: begin, Total: cost.Total{Charged: int64(n)}})
+}
+
+// Charged takes what a user was charged of a unit in the window that begins at a second of the cluster.
+func (v *View) Charged(at time.Time, key, unit string, of limits.Window, begin, charged int64) {
+	now := at.UnixNano()
+	r := v.reported(now, key)
+	for c := range r.limits.Costs() {
+		if c.Unit == unit && c.Window == of {
+			w := r.window(unit, of, true)
+			w.reported = now
+			w.charge(now, c, begin, cost.Total{Charged: charged})
+		}
+	}
+}
+
+// Recalled takes a user's totals from Redis, read from began on.
+func (v *View) Recalled(began, at time.Time, key string, pools cost.Pools) {
+	// A question about a name without charges must not take the place of a user.
+	if len(pools) == 0 {
+		return
+	}
+	r := v.record(at.UnixNano(), key)
+	for pool, sum := range pools {
+		for c := range r.limits.Costs() {
+			if c.Unit != pool.Unit || c.Window != pool.Window {
+				continue
+			}
+			// A report that came meanwhile may be newer.
+			if w := r.window(c.Unit, c.Window, true); w.reported < began.UnixNano() {
+				w.charge(at.UnixNano(), c, pool.Start, sum)
+			}
+		}
+	}
+}
+
+// window returns the counts of a limit, new ones if there are none.
+func (r *record) window(class string, of limits.Window, isCost bool) *window {
+	if w := r.find(class, of, isCost); w != nil {
+		return w
+	}
+	r.windows = append(r.windows, window{class: class, window: of, isCost: isCost})
+	return &r.windows[len(r.windows)-1]
+}
+
+// find returns the counts of a limit, or nil.
+func (r *record) find(class string, of limits.Window, isCost bool) *window {
+	// A list, not a map: a user has few limits.
+	for i := range r.windows {
+		if w := &r.windows[i]; w.class == class && w.window == of && w.isCost == isCost {
 			return w
 		}
 	}
 	return nil
 }
 
-// window returns the counts of a limit, or nil if there is no such limit.
-func (u *user) window(class string, of limits.Window) *window {
-	if w := u.findWindow(class, of); w != nil {
-		return w
+// set takes a total. Windows have a length in seconds, and the present one begins at present. Instances ask ahead for the
+// next window, and may be late for the last one.
+func (w *window) set(length, present int64, t total) {
+	n := t.begin / length
+	// Any other window is of a wrong clock.
+	if off := n - present/length; off < -1 || off > 1 || n < 0 {
+		return
 	}
-	r, ok := u.limits.Rate(class, of)
-	if !ok {
-		return nil
+	w.totals[n%int64(len(w.totals))] = t
+}
+
+// at returns the total of the window that begins at a second, a zero one if there is none.
+func (w *window) at(begin int64) total {
+	if w == nil || begin < 0 {
+		return total{}
 	}
-	u.windows = append(u.windows, window{class: r.Class, window: of})
-	return &u.windows[len(u.windows)-1]
+	// A total stays until the third window after it.
+	if t := w.totals[begin/w.window.Seconds()%int64(len(w.totals))]; t.begin == begin {
+		return t
+	}
+	return total{}
 }
 
-// setCount takes a total.
-func (w *window) setCount(now, begin, total int64) {
-	length := w.window.Seconds()
-	w.counts.set(length, now/length*length, begin, total)
-}
-
-// countAt is the count of the window that many windows before the present one.
-func (w *window) countAt(now int64, before int64) int64 {
-	length := w.window.Seconds()
-	count, _ := w.counts.at(length, (now/int64(time.Second)/length-before)*length)
-	return count
-}
-
-// throttledUntil is when the throttle of this limit ends, which is with its window, in ns; 0 if
-// there was none.
-func (w *window) throttledUntil() int64 {
-	if w.spentAt == 0 {
+// count is the count of requests in the window that many windows before the present one.
+func (w *window) count(now, before int64) int64 {
+	if w == nil {
 		return 0
 	}
-	return (w.spent + w.window.Seconds()) * int64(time.Second)
+	length := w.window.Seconds()
+	return w.at((now/int64(time.Second)/length - before) * length).Charged
 }
 
-// Progress takes how many requests of a user are in progress at an instance, how many
-// slots it holds for the user, and how many requests it has refused since its last report.
+// throttledUntil is when the last throttle of this limit ends, in ns; 0 if there was none.
+func (w *window) throttledUntil() int64 {
+	if w.throttledAt == 0 {
+		return 0
+	}
+	return (w.throttled + w.window.Seconds()) * int64(time.Second)
+}
+
+// charge takes the total of costs of a window.
+func (w *window) charge(now int64, c limits.Cost, begin int64, sum cost.Total) {
+	before := w.at(begin)
+	// A report does not say how much of the total leaves no debt: see cost.Total.
+	sum.Due = max(sum.Due, before.Due, c.Max)
+	if c.Mode == limits.DryRun {
+		sum.Due = max(sum.Due, sum.Charged)
+	}
+	next := total{begin: begin, Total: sum}
+	if sum.Charged >= c.Max {
+		if next.spentAt = before.spentAt; next.spentAt == 0 {
+			next.spentAt = now
+		}
+	}
+	w.set(c.Window.Seconds(), c.WindowStart(now/int64(time.Second)), next)
+}
+
+// charged is what was charged of a limit in the window of a second.
+func (r *record) charged(second int64, c limits.Cost) total {
+	w := r.find(c.Unit, c.Window, true)
+	begin := c.WindowStart(second)
+	if in := w.at(begin); in.begin == begin {
+		return in
+	}
+	// No charge yet: the window will begin with the debt of the one before, and refuses because of it.
+	return total{Total: cost.Total{Charged: w.at(begin - c.Window.Seconds()).Debt(c.Max)}, spentAt: begin * int64(time.Second)}
+}
+
+// Progress takes the requests in progress of a user at an instance, the slots that it holds, and the requests that it has
+// refused since its last report.
 func (v *View) Progress(at time.Time, instance, key string, active, slots, refused int) {
 	now := at.UnixNano()
-	u := v.reportedUser(now, key)
-	p := u.placeOf(now, instance)
+	r := v.reported(now, key)
+	p := r.place(now, instance)
 	p.progressAt, p.active, p.slots = now, active, slots
-	if refused > 0 {
-		u.noteRefused(now, refused)
+	if refused == 0 {
+		return
 	}
+	// One decision for each of the many reports of a second would soon push all others out.
+	if n := len(r.decisions); n > 0 && r.decisions[n-1].kind == api.Refused && now-r.decisions[n-1].at < refusedSpan {
+		r.decisions[n-1].count += refused
+		return
+	}
+	r.decide(decision{at: now, kind: api.Refused, mode: r.limits.ConcurrentMode, count: refused})
 }
 
 // Demand takes what an instance moves of a user.
-func (v *View) Demand(at time.Time, r bandwidth.Report) {
+func (v *View) Demand(at time.Time, d bandwidth.Report) {
 	now := at.UnixNano()
-	p := v.reportedUser(now, r.User).placeOf(now, r.Instance)
-	p.demandAt, p.moving, p.moved, p.share = now, r.Active, r.Moved, r.Share
+	p := v.reported(now, d.User).place(now, d.Instance)
+	p.demandAt, p.moving, p.moved, p.share = now, d.Active, d.Moved, d.Share
 }
 
-// placeOf returns what an instance said, and forgets what others said too long ago.
-func (u *user) placeOf(now int64, instance string) *place {
-	// They are sorted: a user may be served by a thousand.
+// Started takes the requests of a user that an instance has in progress, and those that it admits per second, limited or
+// not: all, and by verb and operation class.
+func (v *View) Started(at time.Time, instance, key string, active int, starts float64, classes []ClassStarts) {
+	now := at.UnixNano()
+	p := v.reported(now, key).place(now, instance)
+	p.startsAt, p.running, p.starts, p.classes = now, active, starts, classes
+}
+
+// place returns the reports of an instance.
+func (r *record) place(now int64, instance string) *place {
+	// Sorted, because thousand instances may serve one user.
 	find := func() (int, bool) {
-		return slices.BinarySearchFunc(u.places, instance, func(p place, instance string) int { return strings.Compare(p.instance, instance) })
+		return slices.BinarySearchFunc(r.places, instance, func(p place, instance string) int { return strings.Compare(p.instance, instance) })
 	}
 	at, found := find()
-	if found {
-		return &u.places[at]
+	if !found {
+		// The list grows only here, so here it is shortened.
+		r.places = slices.DeleteFunc(r.places, func(p place) bool { return !p.fresh(now) })
+		at, _ = find()
+		r.places = slices.Insert(r.places, at, place{instance: instance})
 	}
-	// Only here does the list grow, so it is enough to shorten it here.
-	u.places = slices.DeleteFunc(u.places, func(p place) bool { return !p.anyFresh(now) })
-	at, _ = find()
-	u.places = slices.Insert(u.places, at, place{instance: instance})
-	return &u.places[at]
+	return &r.places[at]
 }
 
 func isFresh(now, at int64) bool { return at != 0 && now-at < reportSpan }
 
-func (p *place) anyFresh(now int64) bool {
+func (p *place) fresh(now int64) bool {
 	return isFresh(now, p.progressAt) || isFresh(now, p.demandAt) || isFresh(now, p.startsAt)
 }
 
-// inProgress is the number of the newer of the two reports that come when something
-// changes, else that of the report of each second, which may be a second old.
+// inProgress is the newer one of the two reports that come with each change, otherwise the report of each second. All three
+// count the same requests.
 func (p *place) inProgress(now int64) int {
-	// Never the sum of them: all three are of the same requests.
 	switch {
 	case isFresh(now, p.progressAt) && p.progressAt >= p.demandAt:
 		return p.active
 	case isFresh(now, p.demandAt):
 		return p.moving
 	case isFresh(now, p.startsAt):
-		return p.started.Active
-	default:
-		return 0
+		return p.running
 	}
+	return 0
 }
 
-// Instances tells the view which instances there are, sorted: any other one runs nothing.
+// Instances takes the instances of the cluster, sorted.
 func (v *View) Instances(live []string) {
 	if slices.Equal(live, v.live) {
 		return
 	}
 	v.live = slices.Clone(live)
-	// What an instance said last would count for reportSpan after its end, beside what the
-	// instances report that have taken over its users.
-	for e := range v.users.newestFirst() {
-		u := &e.value
-		if len(u.places) > 0 {
-			u.places = slices.DeleteFunc(u.places, func(p place) bool {
-				_, lives := slices.BinarySearch(live, p.instance)
-				return !lives
-			})
-		}
+	// Otherwise a report would count for reportSpan next to those of the instances that have taken over.
+	for _, r := range v.slots {
+		r.places = slices.DeleteFunc(r.places, func(p place) bool {
+			_, lives := slices.BinarySearch(live, p.instance)
+			return !lives
+		})
 	}
 }
 
-// Throttled takes a decision of polygen's.
+// Throttled takes a decision of polygen.
 func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
 	now := at.UnixNano()
-	// Not reportedUser: no instance has said this.
-	u := v.userWithLimits(now, t.Key.User)
-	w := u.window(t.Key.Class, t.Key.Window)
-	// Decided by the limits of a moment ago: the key is not limited any more.
-	if w == nil {
-		return
+	r := v.decided(now, t.Key.User)
+	limit, ok := r.limits.Rate(t.Key.Class, t.Key.Window)
+	if !ok {
+		return // decided by limits that are not in force any more
 	}
-	r, _ := u.limits.Rate(w.class, w.window)
-	// The limit is remembered, because a higher one that comes later ends the throttle
-	// (see stateSince).
-	w.spent, w.spentAt, w.spentMax = t.WindowStart, now, r.Max
-	u.noteDecision(decision{at: now, kind: api.Throttle, class: w.class, window: w.window, mode: r.Mode})
+	w := r.window(limit.Class, t.Key.Window, false)
+	w.throttled, w.throttledAt, w.throttleMax = t.WindowStart, now, limit.Max
+	r.decide(decision{at: now, kind: api.Throttle, class: limit.Class, window: w.window, mode: limit.Mode})
+	v.keepLimited(now, r)
 }
 
-// Blocked takes a decision of polygen's, or its repetition. It reports whether it is
-// the first.
+// Blocked takes a decision of polygen, or its repetition. It reports whether it is the first.
 func (v *View) Blocked(at time.Time, key string) (first bool) {
 	now := at.UnixNano()
-	u := v.userWithLimits(now, key)
-	// polygen repeats a block every 200 ms, and people want to know since when the user is blocked.
-	if u.blockedSince != 0 {
+	r := v.decided(now, key)
+	v.keepLimited(now, r)
+	if r.blockedSince != 0 {
 		return false
 	}
-	u.blockedSince = now
-	u.noteDecision(decision{at: now, kind: api.Block, mode: u.limits.ConcurrentMode})
+	r.blockedSince = now
+	r.decide(decision{at: now, kind: api.Block, mode: r.limits.ConcurrentMode})
 	return true
 }
 
-// Unblocked takes a decision of polygen's.
+// Unblocked takes a decision of polygen. An unblock by hand of a user who was not blocked is no decision to show.
 func (v *View) Unblocked(at time.Time, key string) {
-	u := v.users.lookUp(key)
-	// An unblock by hand is sent of any user. Of one who was not blocked it is no decision to show.
-	if u == nil || u.blockedSince == 0 {
-		return
+	if r := v.lookUp(key); r.blockedSince != 0 {
+		r.blockedSince = 0
+		r.decide(decision{at: at.UnixNano(), kind: api.Unblock, mode: r.limits.ConcurrentMode})
 	}
-	u.blockedSince = 0
-	u.noteDecision(decision{at: at.UnixNano(), kind: api.Unblock, mode: u.limits.ConcurrentMode})
 }
 
-// noteRefused counts refused requests as one decision for each refusedSpan.
-func (u *user) noteRefused(now int64, n int) {
-	// One for each report, of which there are many a second, would soon push all other decisions out.
-	if last := u.lastDecision(); last != nil && last.kind == api.Refused && now-last.at < refusedSpan {
-		last.count += n
-		return
+func (v *View) decided(now int64, key string) *record {
+	r := v.record(now, key)
+	r.seen = now
+	return r
+}
+
+// decide keeps a decision, the newest at the end.
+func (r *record) decide(d decision) {
+	if len(r.decisions) == maxDecisions {
+		copy(r.decisions, r.decisions[1:])
+		r.decisions = r.decisions[:maxDecisions-1]
 	}
-	u.noteDecision(decision{at: now, kind: api.Refused, mode: u.limits.ConcurrentMode, count: n})
+	r.decisions = append(r.decisions, d)
 }
-
-// noteDecision remembers a decision, in place of the oldest one once there are maxDecisions.
-func (u *user) noteDecision(d decision) {
-	if len(u.decisions) < maxDecisions {
-		u.decisions = append(u.decisions, d)
-		return
-	}
-	u.decisions[u.first] = d
-	u.first = (u.first + 1) % maxDecisions
-}
-
-func (u *user) lastDecision() *decision {
-	if len(u.decisions) == 0 {
-		return nil
-	}
-	return &u.decisions[(u.first+len(u.decisions)-1)%len(u.decisions)]
-}
-
-// Forget drops users who have not been heard of for an hour, and what was charged to users of whom nothing was
-// charged for a day: at most 1000 of all, and 1000 of those whom the file does not name.
-func (v *View) Forget(at time.Time) {
-	forgotten := at.UnixNano() - forgetAfter
-	// A bound, because decide waits for this, and a name list that somebody made up may end all at once. The lists
-	// are in the order of the last report, so no more users are looked at than dropped.
-	v.users.removeOldest(maxForgotten, func(u *user) bool { return u.seen <= forgotten })
-	v.costs.removeOldest(maxForgotten, func(s *spending) bool { return s.known <= at.UnixNano()-keepCosts })
-	v.unknown.removeOldest(maxForgotten, func(s *stranger) bool { return s.seen <= forgotten })
-}
-
-// Counts is how many users are known, and how many of those whom the file does not name.
-func (v *View) Counts() (users, unknown int) { return v.users.length(), v.unknown.length() }
-
-// Dropped is how many of each have been forgotten because there were too many; costs are users of whom it is
-// forgotten what they were charged.
-func (v *View) Dropped() (users, costs, unknown uint64) {
-	return v.droppedUsers, v.droppedCosts, v.droppedUnknown
-}
-
-// Newest are the keys of the users whom the file does not name, the one heard of last
-// first; at most n.
-func (v *View) Newest(n int) []string {
-	keys := make([]string, 0, n)
-	for e := range v.unknown.newestFirst() {
-		if len(keys) == n {
-			break
-		}
-		keys = append(keys, e.key)
-	}
-	return keys
-}
-
-// comparePlaces orders by instance.
-func comparePlaces(a, b api.Place) int { return cmp.Compare(a.Instance, b.Instance) }

@@ -47,7 +47,7 @@ type rig struct {
 	now time.Time
 }
 
-func newRig(t testing.TB) *rig { return &rig{View: New(parse(t, file), 1000, 100), now: t0} }
+func newRig(t testing.TB) *rig { return &rig{View: New(parse(t, file), 1000), now: t0} }
 
 func (r *rig) wait(d time.Duration)      { r.now = r.now.Add(d) }
 func (r *rig) get(user string) api.User  { return r.User(r.now, user) }
@@ -166,11 +166,6 @@ func TestState(t *testing.T) {
 			if diff := cmp.Diff(tt.why, u.Why, cmpopts.EquateEmpty()); u.State != tt.state || diff != "" {
 				t.Errorf("state %s, want %s; why differs (-want +got):\n%s", u.State, tt.state, diff)
 			}
-			for _, s := range r.Top(r.now, api.ByRecent, 10).Users {
-				if s.User == "alice" && s.State != tt.state {
-					t.Errorf("in the list: %s, want %s", s.State, tt.state)
-				}
-			}
 		})
 	}
 }
@@ -194,7 +189,7 @@ users: {alice: free}
 
 // A dry run refuses nobody, and says what it would.
 func TestDryRun(t *testing.T) {
-	r := &rig{View: New(parse(t, many), 10, 10), now: t0}
+	r := &rig{View: New(parse(t, many), 10), now: t0}
 	r.useOf("PUT", "alice", 10)
 	r.throttle("PUT", "alice")
 	r.Blocked(r.now, "alice")
@@ -221,7 +216,7 @@ func TestDryRun(t *testing.T) {
 
 // Minutes and hours begin at full ones, and their throttles last until they end.
 func TestLongWindows(t *testing.T) {
-	r := &rig{View: New(parse(t, many), 10, 10), now: t0}
+	r := &rig{View: New(parse(t, many), 10), now: t0}
 	key := ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}
 	r.Usage(r.now, key, t0.Unix(), 60)
 	r.Usage(r.now, ratelimit.Key{Class: "GET", User: "alice", Window: limits.Hour}, t0.Unix(), 100)
@@ -247,7 +242,7 @@ func TestLongWindows(t *testing.T) {
 		if got := [2]int64{u.Limits[i].Used, *u.Limits[i].Last}; len(u.Why) != tt.why || got != tt.minute || u.Limits[i].Window != 60 {
 			t.Errorf("%v later: %d limits are reached (%+v), minutes %v, want %d and %v", tt.after, len(u.Why), u.Why, got, tt.why, tt.minute)
 		}
-		if got := r.Top(now, api.ByRate, 1).Users[0].Rate; got < tt.rate-1e-9 || got > tt.rate+1e-9 {
+		if got := r.Top(now, api.ByRate, 1)[0].Rate; got < tt.rate-1e-9 || got > tt.rate+1e-9 {
 			t.Errorf("%v later: %v requests per second, want %v", tt.after, got, tt.rate)
 		}
 	}
@@ -309,7 +304,7 @@ func TestPlacesAreBounded(t *testing.T) {
 		r.progress(fmt.Sprint(i), "mover", 1, 1, 0)
 		r.wait(100 * time.Millisecond)
 	}
-	if n := len(r.users.lookUp("mover").places); n > 21 {
+	if n := len(r.lookUp("mover").places); n > 21 {
 		t.Errorf("%d instances are remembered, want those of 2 s", n)
 	}
 }
@@ -377,84 +372,41 @@ func TestTop(t *testing.T) {
 		{api.ByRecent, 3, "a c b"},
 	} {
 		var got []string
-		out := r.Top(r.now, tt.by, tt.n)
-		for _, u := range out.Users {
+		l := r.whole(r.now)
+		for _, u := range l.Top(tt.by, tt.n) {
 			got = append(got, u.User)
 		}
-		if names := strings.Join(got, " "); names != tt.want || out.Seen != 5 {
-			t.Errorf("Top(%s, %d) = %s of %d, want %s of 5", tt.by, tt.n, names, out.Seen, tt.want)
+		if names := strings.Join(got, " "); names != tt.want || l.Totals.Seen != 5 {
+			t.Errorf("Top(%s, %d) = %s of %d, want %s of 5", tt.by, tt.n, names, l.Totals.Seen, tt.want)
 		}
 	}
-	if u := r.Top(r.now, api.ByRate, 1).Users[0]; u.Rate != 9 {
+	if u := r.Top(r.now, api.ByRate, 1)[0]; u.Rate != 9 {
 		t.Errorf("rate %v, want the 9 of the last full second", u.Rate)
 	}
-}
-
-// Whatever is used: the list is what sorting everybody would give.
-func TestTopIsSorted(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		v := New(parse(&testing.T{}, file), 50, 10)
-		uses := rapid.SliceOf(rapid.IntRange(0, 9)).Draw(t, "uses")
-		var all []string
-		for i, n := range uses[:min(len(uses), 50)] {
-			name := fmt.Sprintf("u%02d", i)
-			v.Demand(t0, bandwidth.Report{Instance: "a", User: name, Active: n})
-			all = append(all, fmt.Sprintf("%d %s", 9-n, name))
-		}
-		slices.Sort(all)
-		n := rapid.IntRange(1, 60).Draw(t, "n")
-		var got []string
-		for _, u := range v.Top(t0, api.ByConcurrent, n).Users {
-			got = append(got, fmt.Sprintf("%d %s", 9-u.InProgress, u.User))
-		}
-		if want := all[:min(n, len(all))]; !cmp.Equal(want, got, cmpopts.EquateEmpty()) {
-			t.Fatalf("Top(%d) = %q, want %q", n, got, want)
-		}
-	})
 }
 
 // Too many users: those heard of least recently are forgotten, and counted.
 func TestForgetsTheLeastRecent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		const most = 4
-		l := newLRU[int](most)
+		v := New(parse(&testing.T{}, file), 4)
 		var recent []string // the newest last
-		dropped := 0
+		var dropped uint64
 		for _, key := range rapid.SliceOf(rapid.StringMatching(`[a-h]`)).Draw(t, "keys") {
-			v, gone := l.markUsed(key)
-			if i := slices.Index(recent, key); i >= 0 {
-				recent = slices.Delete(recent, i, i+1)
-			} else {
-				*v = len(key)
-			}
-			recent = append(recent, key)
-			if want := len(recent) > most; gone != want {
-				t.Fatalf("use(%s) dropped %v, want %v", key, gone, want)
-			}
-			if len(recent) > most {
+			v.Progress(t0, "i", key, 1, 1, 0)
+			recent = append(slices.DeleteFunc(recent, func(other string) bool { return other == key }), key)
+			if len(recent) > 4 {
 				recent = recent[1:]
 				dropped++
 			}
 		}
 		var got []string
-		for e := range l.newestFirst() {
-			got = append([]string{e.key}, got...)
-			if l.lookUp(e.key) != &e.value || e.value != 1 {
-				t.Fatalf("get(%s) is not its entry's", e.key)
-			}
+		for _, s := range v.recent(t0.UnixNano(), 9) {
+			got = append([]string{s.User}, got...)
 		}
-		if !cmp.Equal(recent, got, cmpopts.EquateEmpty()) || l.length() != len(recent) {
-			t.Fatalf("remembered %q, want %q", got, recent)
+		if !cmp.Equal(recent, got, cmpopts.EquateEmpty()) || v.Users() != len(recent) || v.Dropped() != dropped {
+			t.Fatalf("%d users %q, dropped %d, want %q and %d", v.Users(), got, v.Dropped(), recent, dropped)
 		}
 	})
-	v := New(parse(t, file), 2, 1)
-	for _, user := range []string{"a", "b", "c", "c", "a"} {
-		v.Progress(t0, "i", user, 1, 1, 0)
-	}
-	users, _, unknown := v.Dropped()
-	if out := v.Top(t0, api.ByRecent, 9); out.Dropped != 2 || users != 2 || unknown != 3 || out.Seen != 2 || out.Capacity != 2 {
-		t.Errorf("dropped %d users and %d unknown ones, %d left, want 2, 3, 2", users, unknown, out.Seen)
-	}
 }
 
 func TestUnknown(t *testing.T) {
@@ -473,7 +425,7 @@ func TestUnknown(t *testing.T) {
 	r.use("zoe", 1)
 	names := func(by api.Sort, n int) string {
 		var all []string
-		for _, u := range r.Unknown(by, n).Users {
+		for _, u := range r.UnknownUsers(by, n) {
 			all = append(all, fmt.Sprint(u.User, " ", u.Reports))
 		}
 		return strings.Join(all, ", ")
@@ -491,7 +443,7 @@ func TestUnknown(t *testing.T) {
 			t.Errorf("Unknown(%s, %d) = %s, want %s", tt.by, tt.n, got, tt.want)
 		}
 	}
-	u := r.Unknown(api.ByActive, 1).Users[0]
+	u := r.UnknownUsers(api.ByActive, 1)[0]
 	if want := (api.Unknown{Name: api.Name{User: "nobody", Href: "/api/v1/users/nobody"}, Tier: "free", First: t0, Seen: *at(time.Minute), Reports: 3}); u != want {
 		t.Errorf("Unknown() = %+v, want %+v", u, want)
 	}
@@ -499,32 +451,28 @@ func TestUnknown(t *testing.T) {
 	if got := names(api.ByActive, 9); strings.Contains(got, "bob") || !strings.Contains(got, "nobody") {
 		t.Errorf("with bob in the file: %s", got)
 	}
-	r.wait(time.Hour - 1)
+	r.wait(time.Duration(forgetAfter) - 1)
 	r.Forget(r.now)
-	if _, n := r.Counts(); n == 0 {
+	if r.Users() == 0 {
 		t.Error("all were forgotten before an hour had passed")
 	}
 	r.wait(1)
 	r.Forget(r.now)
-	if got := names(api.ByActive, 9); got != "" {
+	if got := names(api.ByActive, 9); got != "" || r.Users() != 0 {
 		t.Errorf("an hour later: %s, want nobody", got)
-	}
-	if n, _ := r.Counts(); n != 0 {
-		t.Errorf("an hour later: %d users, want none", n)
 	}
 }
 
 // However many were heard of at once, no second takes long over them.
 func TestForgetInParts(t *testing.T) {
-	r := &rig{View: New(parse(t, file), 2*maxForgotten, 2*maxForgotten), now: t0}
-	for i := range maxForgotten + 1 {
+	r := &rig{View: New(parse(t, file), 2*maxSwept), now: t0}
+	for i := range maxSwept + 1 {
 		r.use(fmt.Sprint("user-", i), 1)
 	}
 	r.wait(time.Duration(forgetAfter))
 	for _, want := range []int{1, 0} {
-		r.Forget(r.now)
-		if users, unknown := r.Counts(); users != want || unknown != want {
-			t.Errorf("%d users, %d unknown ones are left, want %d", users, unknown, want)
+		if r.Forget(r.now); r.Users() != want {
+			t.Errorf("%d users are left, want %d", r.Users(), want)
 		}
 	}
 }
@@ -539,7 +487,7 @@ func TestNamesOfAnyBytes(t *testing.T) {
 		}
 	}
 	var got []string
-	for _, u := range r.Top(r.now, api.ByRecent, 100).Users {
+	for _, u := range r.Top(r.now, api.ByRecent, 100) {
 		got = append(got, u.Href)
 	}
 	slices.Reverse(got)
@@ -553,7 +501,7 @@ func TestNamesOfAnyBytes(t *testing.T) {
 }
 
 func crowd(b *testing.B, users int) *View {
-	v := New(parse(b, file), users, 10)
+	v := New(parse(b, file), users)
 	for i := range users {
 		name := fmt.Sprintf("user-%d", i)
 		for _, class := range []string{"GET", "*"} {
@@ -563,18 +511,6 @@ func crowd(b *testing.B, users int) *View {
 		v.Demand(t0, bandwidth.Report{Instance: "a", User: name, Active: i % 7, Moved: [2]int64{int64(i), 5}})
 	}
 	return v
-}
-
-// The top 100 of 100 000 active users: to take less than 20 ms.
-func BenchmarkTop(b *testing.B) {
-	v := crowd(b, 100_000)
-	for _, by := range []api.Sort{api.ByRate, api.ByConcurrent, api.ByDown, api.ByRecent} {
-		b.Run(string(by), func(b *testing.B) {
-			for b.Loop() {
-				v.Top(t0.Add(time.Second), by, 100)
-			}
-		})
-	}
 }
 
 func BenchmarkUsage(b *testing.B) {

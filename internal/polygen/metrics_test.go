@@ -10,49 +10,9 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/internal/testkit"
-	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
-
-func TestThrottled(t *testing.T) {
-	set, err := limitfile.Parse("limits", []byte(`version: 1
-default_tier: free
-tiers: {free: {requests: {GET: 10, PUT: 5, POST: {minute: 100}}}}
-users: {trial: {tier: free, mode: dry-run}}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	key := func(user, class string, w limits.Window) ratelimit.Key {
-		return ratelimit.Key{User: user, Class: class, Window: w}
-	}
-	start := time.Unix(1000, 0)
-	for _, tt := range []struct {
-		name      string
-		throttles []ratelimit.Throttle
-		after     time.Duration // from the beginning of the windows
-		want      int
-	}{
-		{"nobody", nil, 0, 0},
-		{"within the throttled second", []ratelimit.Throttle{{Key: key("alice", "GET", 0), WindowStart: 1000}}, 500 * time.Millisecond, 1},
-		{"in the second after it", []ratelimit.Throttle{{Key: key("alice", "GET", 0), WindowStart: 1000}}, 1999 * time.Millisecond, 1},
-		{"later", []ratelimit.Throttle{{Key: key("alice", "GET", 0), WindowStart: 1000}}, 2 * time.Second, 0},
-		{"one user's two limits are one user", []ratelimit.Throttle{{Key: key("alice", "GET", 0), WindowStart: 1000}, {Key: key("alice", "PUT", 0), WindowStart: 1000}}, 0, 1},
-		{"two users", []ratelimit.Throttle{{Key: key("alice", "GET", 0), WindowStart: 1000}, {Key: key("bob", "GET", 0), WindowStart: 1000}}, 0, 2},
-		{"until the longest window ends", []ratelimit.Throttle{{Key: key("alice", "POST", limits.Minute), WindowStart: 1000}, {Key: key("alice", "GET", 0), WindowStart: 1000}},
-			60 * time.Second, 1},
-		{"limits in a dry run throttle nobody", []ratelimit.Throttle{{Key: key("trial", "GET", 0), WindowStart: 1000}}, 0, 0},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var over throttled
-			over.addThrottles(set, tt.throttles)
-			if got := over.countWithin(start.Add(tt.after), time.Second); got != tt.want {
-				t.Errorf("within(%v after, 1s) of %v = %d, want %d", tt.after, tt.throttles, got, tt.want)
-			}
-		})
-	}
-}
 
 func TestMetricsOfTheFleet(t *testing.T) {
 	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
@@ -83,13 +43,8 @@ func TestMetricsOfDecisions(t *testing.T) {
 		{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: now.Unix(), Total: 10},
 	}})
 	g.sendPolicies(t.Context())
-	for _, tt := range []struct {
-		after time.Duration
-		want  float64
-	}{{0, 1}, {2 * time.Second, 0}} {
-		if g.review(now.Add(tt.after)); testutil.ToFloat64(g.metrics.throttledUsers) != tt.want {
-			t.Errorf("%v later %v users are throttled, want %v", tt.after, testutil.ToFloat64(g.metrics.throttledUsers), tt.want)
-		}
+	if n := g.lookAtUsers(0).Totals.Throttled; n != 1 {
+		t.Errorf("%d users are throttled, want alice", n)
 	}
 
 	ctx, stop := context.WithCancel(t.Context())

@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,28 +39,27 @@ func TestOverview(t *testing.T) {
 	r.demand(bandwidth.Report{Instance: "a", User: "mover", Active: 2, Moved: [2]int64{70, 8}})
 	r.demand(bandwidth.Report{Instance: "b", User: "mover", Active: 1, Moved: [2]int64{1, 2}})
 	r.wait(time.Second)
-	out := r.Overview(r.now, map[api.Sort]int{api.ByRate: 2, api.ByDown: 1, api.ByRecent: 9})
+	out := r.whole(r.now)
 	want := api.Totals{Users: 4, Rate: 14, InProgress: 8, Down: 71, Up: 10, Throttled: 1, Blocked: 1, Seen: 5, Capacity: 1000}
 	if diff := cmp.Diff(want, out.Totals); diff != "" {
 		t.Errorf("totals differ (-want +got):\n%s", diff)
 	}
-	for by, want := range map[api.Sort]string{api.ByRate: "alice bob", api.ByDown: "mover", api.ByRecent: "mover carl bob alice old", api.ByUp: "", api.ByConcurrent: ""} {
-		if got := names(out.Tops[by]); got != want {
+	for by, want := range map[api.Sort]string{api.ByRate: "alice bob", api.ByDown: "mover alice", api.ByRecent: "mover carl", api.ByCost("joules"): ""} {
+		if got := names(out.Top(by, 2)); got != want {
 			t.Errorf("by %s: %s, want %s", by, got, want)
 		}
 	}
-	if got := names(out.Limited); got != "alice carl" || out.Limited[0].State != api.Throttled || out.Limited[1].State != api.Blocked {
-		t.Errorf("limited: %+v, want alice, throttled, and carl, blocked", out.Limited)
+	if l := out.Limited(); names(l) != "alice carl" || l[0].State != api.Throttled || l[1].State != api.Blocked {
+		t.Errorf("limited: %+v, want alice, throttled, and carl, blocked", l)
 	}
-	if got := out.Tops[api.ByRate][0].State; got != api.Throttled {
+	if got := out.Top(api.ByRate, 1)[0].State; got != api.Throttled {
 		t.Errorf("alice is %s in the list by rate, want throttled", got)
 	}
-	if len(out.Tops) != 3 {
-		t.Errorf("%d lists, want the three that were asked for", len(out.Tops))
+	if out.Unknown != 3 {
+		t.Errorf("%d users whom the file does not name, want bob, carl and old", out.Unknown)
 	}
-	empty := newRig(t).Overview(t0, nil)
-	if diff := cmp.Diff(Overview{Totals: api.Totals{Capacity: 1000}, Tops: map[api.Sort][]api.Summary{}, Limited: []api.Summary{}}, empty); diff != "" {
-		t.Errorf("of nobody (-want +got):\n%s", diff)
+	if empty := newRig(t).whole(t0); empty.Totals != (api.Totals{Capacity: 1000}) || len(empty.Limited()) != 0 || len(empty.Top(api.ByRate, 9)) != 0 {
+		t.Errorf("of nobody: %+v", empty)
 	}
 }
 
@@ -87,13 +87,13 @@ func TestLately(t *testing.T) {
 			r.throttle("GET", "alice")
 			r.wait(tt.after)
 			r.Limits(parse(t, tt.file))
-			o := r.Overview(r.now, map[api.Sort]int{api.ByRecent: 1})
-			lately, now, listed := r.UserLately(r.now, "alice"), r.get("alice"), o.Tops[api.ByRecent][0]
+			o := r.whole(r.now)
+			lately, now, listed := r.UserLately(r.now, "alice"), r.get("alice"), o.Top(api.ByRecent, 1)[0]
 			if lately.State != tt.state || listed.State != tt.state || now.State != tt.now {
 				t.Errorf("%s, in a list %s, in truth %s, want %s, %[4]s, %s", lately.State, listed.State, now.State, tt.state, tt.now)
 			}
-			if limited := len(o.Limited) == 1; limited != (tt.state == api.Throttled) || o.Totals.Throttled != len(o.Limited) {
-				t.Errorf("limited: %s of %d, want the user if they are throttled", names(o.Limited), o.Totals.Throttled)
+			if l := o.Limited(); (len(l) == 1) != (tt.state == api.Throttled) || o.Totals.Throttled != len(l) {
+				t.Errorf("limited: %s of %d, want the user if they are throttled", names(l), o.Totals.Throttled)
 			}
 		})
 	}
@@ -132,10 +132,10 @@ func TestNear(t *testing.T) {
 			&api.Near{Limit: "bandwidth.up", Max: 5 << 20, Used: 5 << 20, Mode: "enforce"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := &rig{View: New(parse(t, tt.file), 10, 10), now: t0}
+			r := &rig{View: New(parse(t, tt.file), 10), now: t0}
 			r.use("alice", 0)
 			tt.history(r)
-			got := r.Overview(r.now, map[api.Sort]int{api.ByRecent: 1}).Tops[api.ByRecent][0].Near
+			got := r.recent(r.now.UnixNano(), 1)[0].Near
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("near (-want +got):\n%s", diff)
 			}
@@ -146,7 +146,7 @@ func TestNear(t *testing.T) {
 // Whatever is used: the lists are those of Top, and the totals are those of everybody.
 func TestOverviewIsTop(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v := New(parse(&testing.T{}, file), 40, 10)
+		v := New(parse(&testing.T{}, file), 40)
 		for i := range rapid.IntRange(0, 50).Draw(t, "users") {
 			name := fmt.Sprintf("u%02d", i)
 			v.Usage(t0, ratelimit.Key{Class: "GET", User: name}, t0.Unix(), rapid.IntRange(0, 20).Draw(t, "used"))
@@ -158,18 +158,15 @@ func TestOverviewIsTop(t *testing.T) {
 		}
 		now := t0.Add(time.Second)
 		orders := []api.Sort{api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent}
-		n := map[api.Sort]int{}
+		o := v.whole(now)
 		for _, by := range orders {
-			n[by] = rapid.IntRange(1, 60).Draw(t, "n")
-		}
-		o := v.Overview(now, n)
-		for _, by := range orders {
-			if diff := cmp.Diff(v.Top(now, by, n[by]).Users, o.Tops[by], cmpopts.EquateEmpty()); diff != "" {
+			n := rapid.IntRange(1, 60).Draw(t, "n")
+			if diff := cmp.Diff(v.Top(now, by, n), o.Top(by, n), cmpopts.EquateEmpty()); diff != "" {
 				t.Fatalf("by %s (-Top +Overview):\n%s", by, diff)
 			}
 		}
 		var want api.Totals
-		for _, u := range v.Top(now, api.ByRecent, api.MaxTop).Users {
+		for _, u := range v.Top(now, api.ByRecent, api.MaxTop) {
 			want.Users++
 			want.Rate += u.Rate
 			want.InProgress += u.InProgress
@@ -183,8 +180,8 @@ func TestOverviewIsTop(t *testing.T) {
 		if math.Abs(got.Rate-want.Rate) > 1e-6 || got.Users != want.Users || got.InProgress != want.InProgress || got.Down != want.Down || got.Up != want.Up || got.Blocked != want.Blocked {
 			t.Fatalf("totals %+v, want %+v", got, want)
 		}
-		if len(o.Limited) != want.Blocked {
-			t.Fatalf("%d limited users, want the %d who are blocked", len(o.Limited), want.Blocked)
+		if n := len(o.Limited()); n != want.Blocked {
+			t.Fatalf("%d limited users, want the %d who are blocked", n, want.Blocked)
 		}
 	})
 }
@@ -194,70 +191,74 @@ func TestLimitedAreBounded(t *testing.T) {
 	for i := range 150 {
 		r.Blocked(r.now, fmt.Sprint(i))
 	}
-	if o := r.Overview(r.now, nil); len(o.Limited) != api.MaxLimited || o.Totals.Blocked != 150 {
-		t.Errorf("%d listed of %d blocked, want %d of 150", len(o.Limited), o.Totals.Blocked, api.MaxLimited)
+	if o := r.whole(r.now); len(o.Limited()) != api.MaxLimited || o.Totals.Blocked != 150 {
+		t.Errorf("%d listed of %d blocked, want %d of 150", len(o.Limited()), o.Totals.Blocked, api.MaxLimited)
 	}
 }
 
-// A look in parts finds what a look at once does if no user comes or goes meanwhile. If
-// some do, it still finds nobody twice.
+// The lists are those of sorting all users, also of many more than they have room for.
+func TestTopOfMany(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		best := top{most: rapid.IntRange(1, 5).Draw(t, "most")}
+		var all []measured
+		for i, n := range rapid.SliceOf(rapid.IntRange(0, 9)).Draw(t, "measures") {
+			m := measured{float64(n), &record{key: fmt.Sprint("u", i)}}
+			all = append(all, m)
+			best.consider(m.measure, m.record)
+		}
+		slices.SortFunc(all, measured.compare)
+		if want, got := all[:min(best.most, len(all))], best.sorted(); !slices.Equal(want, got) {
+			t.Fatalf("the best %d are %v, want %v", best.most, got, want)
+		}
+	})
+}
+
+// A look in parts finds what a look at once does if no user comes or goes meanwhile. If some do, no user is found twice.
 func TestLookInParts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		v := New(parse(t, file), 20, 10)
+		v := New(parse(t, file), 20)
 		use := func(n int) {
 			v.Usage(t0, ratelimit.Key{Class: "GET", User: fmt.Sprint("user", n)}, t0.Unix(), n%12)
 		}
 		for _, n := range rapid.SliceOfN(rapid.IntRange(0, 40), 0, 60).Draw(rt, "users") {
 			use(n)
 		}
-		at, n := t0.Add(time.Second), map[api.Sort]int{api.ByRate: 5, api.ByConcurrent: 30, api.ByRecent: 3}
-		want := v.Overview(at, n)
+		at := t0.Add(time.Second)
+		want := v.whole(at)
 		changes := rapid.Bool().Draw(rt, "changes")
-		l, parts := v.BeginLook(at, n), 0
-		for l.LookAtMore(rapid.IntRange(1, 7).Draw(rt, "part")) {
-			parts++
+		l := v.Look(at)
+		for l.More(rapid.IntRange(1, 7).Draw(rt, "part")) {
 			if changes {
 				use(rapid.IntRange(0, 80).Draw(rt, "user"))
 			}
 		}
-		got := l.Overview()
-		if diff := cmp.Diff(want, got); !changes && diff != "" {
-			rt.Errorf("in %d parts (-at once +in parts):\n%s", parts, diff)
-		}
 		seen := map[string]bool{}
-		for _, s := range got.Tops[api.ByConcurrent] {
+		for _, s := range l.Top(api.ByConcurrent, 30) {
 			if seen[s.User] {
 				rt.Errorf("%s is there twice", s.User)
 			}
 			seen[s.User] = true
 		}
-		if len(v.users.slots) != v.users.length() {
-			rt.Errorf("%d slots of %d users", len(v.users.slots), v.users.length())
+		if changes {
+			return
 		}
-		for i, e := range v.users.slots {
-			if e.slot != i || v.users.entries[e.key] != e {
-				rt.Errorf("slot %d has %s, which says %d", i, e.key, e.slot)
+		for _, by := range []api.Sort{api.ByRate, api.ByConcurrent} {
+			if diff := cmp.Diff(want.Top(by, 30), l.Top(by, 30)); diff != "" || l.Totals != want.Totals {
+				rt.Errorf("by %s (-at once +in parts):\n%s", by, diff)
 			}
 		}
 	})
 }
 
-func BenchmarkOverview(b *testing.B) {
+// A look at 100 000 users, and the lists of a live answer.
+func BenchmarkLook(b *testing.B) {
 	v := crowd(b, 100_000)
 	for i := range 10_000 {
 		v.Throttled(t0, ratelimit.Throttle{Key: ratelimit.Key{Class: "GET", User: fmt.Sprintf("user-%d", i*10+9)}, WindowStart: t0.Unix()})
 	}
-	for _, tt := range []struct {
-		name string
-		n    map[api.Sort]int
-	}{
-		{"one order", map[api.Sort]int{api.ByRate: 100}},
-		{"all orders", map[api.Sort]int{api.ByRate: 1000, api.ByConcurrent: 1000, api.ByDown: 1000, api.ByUp: 1000, api.ByRecent: 1000}},
-	} {
-		b.Run(tt.name, func(b *testing.B) {
-			for b.Loop() {
-				v.Overview(t0.Add(time.Second), tt.n)
-			}
-		})
+	for b.Loop() {
+		l := v.whole(t0.Add(time.Second))
+		l.Top(api.ByRate, 100)
+		l.Limited()
 	}
 }
