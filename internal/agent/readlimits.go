@@ -113,8 +113,7 @@ func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time, readers int64
 	if a.limiter.inForce.hasVersion(published.Version) {
 		return nil
 	}
-	source := limitfile.JoinSource(published.File, published.Overrides)
-	set, err := limitfile.Parse("published limits", source)
+	set, err := limitfile.ParsePublished("published limits", published.File, published.Overrides)
 	if err != nil {
 		a.metrics.limitErrors.WithLabelValues(redisbus.InvalidLimits).Inc()
 		return fmt.Errorf("parse the published limits %s: %w", published.Version, err)
@@ -122,7 +121,7 @@ func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time, readers int64
 	a.limitReading.forcing.Lock()
 	a.force(set.At(a.clock.Now()))
 	a.limitReading.forcing.Unlock()
-	a.metrics.limitsInForce(set.Version(), len(source))
+	a.metrics.limitsInForce(set.Version(), len(published.File)+len(published.Overrides))
 	a.metrics.limitsDelay.Observe(time.Since(wanted).Seconds())
 	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.UserCount()), slog.Duration("after", time.Since(wanted)))
 	return nil

@@ -9,7 +9,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/redisbus"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // announceEvery is how often the version of the limits is repeated, for agents that
@@ -67,11 +66,7 @@ func (p *Polygen) ensurePublished(ctx context.Context, set *limits.Set) error {
 		// cost as much as the file is long, for each agent.
 		return p.options.Bus.PublishPolicies(ctx, []redisbus.Message{redisbus.Limits{Version: set.Version()}})
 	}
-	file, overrides, err := limitfile.SplitSource(set.Source())
-	if err != nil {
-		return err // cannot be: it was made of a set
-	}
-	if err := p.options.Bus.PublishLimits(ctx, redisbus.PublishedLimits{Version: set.Version(), File: file, Overrides: overrides}); err != nil {
+	if err := p.options.Bus.PublishLimits(ctx, redisbus.PublishedLimits{Version: set.Version(), File: set.Source(), Overrides: set.EncodedOverrides()}); err != nil {
 		return err
 	}
 	p.options.Logger.Info("limits published", slog.String("version", set.Version()), slog.Int("users", set.UserCount()))

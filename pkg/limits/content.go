@@ -36,7 +36,8 @@ type Content struct {
 // NewSet makes the Set of a Content, which it keeps: callers must not use its slices and maps
 // any more. The Set is that of all times: nothing in it has expired (see Set.At).
 func NewSet(content Content) *Set {
-	s := &derived{Content: content, version: version(content.Source)}
+	v := version(content.Source)
+	s := &derived{Content: content, version: v, fileVersion: v}
 	// A Content that somebody made by hand may have no tiers, and User never returns nil.
 	if s.fallback = s.Tiers[s.DefaultTier]; s.fallback == nil {
 		s.fallback = &Entry{Limits: &Limits{Tier: s.DefaultTier}}
@@ -106,26 +107,23 @@ func (s *derived) exemptUsers() {
 	}
 }
 
-// WithOverrides returns the Set of another source in which overrides are in force, in place
-// of any that s has: the entries, by key of their users, count before what the file says.
-// A reader of limit files has made them of the overrides.
-func (s *Set) WithOverrides(source []byte, overrides []Override, entries map[string]*Entry) *Set {
-	// A copy, because s is in use. What it points to is the same and never changes.
+// WithOverrides returns the Set in which overrides are in force, in place of any that s has: the
+// entries, by key of their users, count before what the file says. A reader of limit files
+// has made them, with encoded, from which it can read the overrides again, and its origins.
+func (s *Set) WithOverrides(encoded []byte, overrides []Override, entries map[string]*Entry, origins any) *Set {
+	// A copy, because s is in use. The values that it points to never change.
 	content := *s.content
-	content.Source, content.version = source, version(source)
-	content.overrides, content.overridden = overrides, entries
-	if len(entries) == 0 {
-		content.overridden = nil // asked for each request: most sets have none
+	content.Origins, content.encoded, content.overrides, content.overridden = origins, encoded, overrides, entries
+	content.version = content.fileVersion
+	if len(overrides) > 0 {
+		content.version = version(slices.Concat([]byte(content.fileVersion), encoded))
 	}
-	until := map[int64]bool{}
-	// With the ends of overrides that s had: one too many costs a comparison, and changes nothing.
-	for _, end := range s.content.untils {
-		until[end] = true
-	}
-	// An override ends, and so do what it is over and what follows it.
+	// Those of overrides that s had may stay: an end that ends nothing changes nothing.
+	untils := slices.Clone(content.untils)
 	for _, e := range entries {
-		e.eachEnd(func(end int64) { until[end] = true })
+		e.eachEnd(func(end int64) { untils = append(untils, end) })
 	}
-	content.untils = slices.Sorted(maps.Keys(until))
+	slices.Sort(untils)
+	content.untils = slices.Compact(untils)
 	return &Set{content: &content, now: s.now}
 }

@@ -17,7 +17,7 @@ type Set struct {
 // derived is what a Set says at any time: the Content, and what follows from it.
 type derived struct {
 	Content
-	version string
+	version, fileVersion string // with overrides, and without
 
 	fallback   *Entry   // the default tier's
 	anonymous  *Entry   // nil without an anonymous tier
@@ -35,6 +35,7 @@ type derived struct {
 	others        map[string]*Entry // by the keys that users share, see OthersKey
 	patternOthers []string          // those of the patterns
 
+	encoded    []byte            // overrides, as the reader reads them
 	overrides  []Override        // sorted by user
 	overridden map[string]*Entry // of their users by key; nil for none
 
@@ -99,13 +100,18 @@ func (s *Set) Classes() []Class { return slices.Clone(s.content.Classes) }
 // Exempt returns who is not limited. Callers must not modify it.
 func (s *Set) Exempt() Exempt { return s.content.Exempt }
 
-// Version names the content: the first 12 hex digits of the SHA-256 of Source.
+// Version names the content: the first 12 hex digits of the SHA-256 of Source, or with overrides
+// of the file's Version and EncodedOverrides.
 func (s *Set) Version() string { return s.content.version }
 
 // Source is what the Set was made from: the file, or a bundle of it and those of its
-// users_from and the overrides. limitfile.Parse makes an equal Set of it. Callers
+// users_from. limitfile.ParsePublished makes an equal Set of it and EncodedOverrides. Callers
 // must not modify it.
 func (s *Set) Source() []byte { return s.content.Source }
+
+// EncodedOverrides are the overrides as limitfile.EncodeOverrides writes them, nil for none.
+// Callers must not modify them.
+func (s *Set) EncodedOverrides() []byte { return s.content.encoded }
 
 func version(source []byte) string {
 	sum := sha256.Sum256(source)

@@ -160,7 +160,7 @@ func (l *Limits) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	set, err := limitfile.Parse("published limits", limitfile.JoinSource(published.File, published.Overrides))
+	set, err := limitfile.ParsePublished("published limits", published.File, published.Overrides)
 	if err != nil {
 		return fmt.Errorf("parse the published limits %s: %w", published.Version, err)
 	}

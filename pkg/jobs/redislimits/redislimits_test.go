@@ -96,11 +96,7 @@ func (f *follower) run() {
 
 func (f *follower) publish(set *limits.Set) {
 	f.Helper()
-	file, overrides, err := limitfile.SplitSource(set.Source())
-	if err != nil {
-		f.Fatal(err)
-	}
-	if err := f.bus.PublishLimits(f.Context(), redisbus.PublishedLimits{Version: set.Version(), File: file, Overrides: overrides}); err != nil {
+	if err := f.bus.PublishLimits(f.Context(), redisbus.PublishedLimits{Version: set.Version(), File: set.Source(), Overrides: set.EncodedOverrides()}); err != nil {
 		f.Fatal(err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// How much classes may hold. A request of HAProxy's is compared with all of them.
+// How much classes may hold. HAProxy compares each request with all of them.
 const (
 	maxClasses    = 64
 	maxMatches    = 16   // of a class
@@ -48,26 +48,27 @@ var classes = slices.Concat([]string{limits.All}, limits.BuiltinClasses())
 // s3Preset names the ready-made classes of an S3 service.
 const s3Preset = "s3"
 
-const classesExample = `{LIST: {methods: [GET], query: [list-type]}}`
+const (
+	classesExample = `{LIST: {methods: [GET], query: [list-type]}}`
+	methodWords    = "the name of a method in capital letters"
+	queryWords     = "the key of a query: letters, digits and - _ . ~ : [ ]"
+	prefixWords    = "the beginning of a path, such as /reports/, without blanks, ? or #"
+)
+
+var matchFields = []string{"methods", "path_prefix", "path_regex", "query", "no_query", "headers"}
 
 // readClasses reads the name of ready-made classes, or a mapping of them.
 func (f *file) readClasses(where place, n *yaml.Node) {
-	if !f.isPlain(n) {
-		return
-	}
 	switch {
+	case !f.isPlain(n):
 	case n.Kind == yaml.ScalarNode && n.Value == s3Preset:
-		// None can be added: which class a request matches first would depend on an order that the file does not show.
 		f.content.Classes = limits.S3Classes()
 	case n.Kind != yaml.MappingNode:
 		f.errorf(n, "%s must be s3, or a mapping such as %s, got %s", where, classesExample, describe(n))
-		return
-	case len(n.Content) == 0:
+	case isEmpty(n):
 		f.errorf(n, "%s is empty; leave it out, or write s3 or a mapping such as %s", where, classesExample)
-	// Each request that has none is compared with every class.
 	case len(n.Content)/2 > maxClasses:
 		f.errorf(n, "%s has %d classes; at most %d are possible", where, len(n.Content)/2, maxClasses)
-		return
 	default:
 		for key, value := range f.eachEntry(n, where, classesExample) {
 			// In the order of the file, because the first that matches is the request's.
@@ -76,16 +77,14 @@ func (f *file) readClasses(where place, n *yaml.Node) {
 			}
 		}
 	}
-	// It is the list of all files until here, which an append may write into.
-	f.classNames = slices.Clone(f.classNames)
+	f.classes = slices.Clone(f.classes)
 	for _, c := range f.content.Classes {
-		f.classNames = append(f.classNames, c.Name)
+		f.classes = append(f.classes, c.Name)
 	}
 }
 
 func (f *file) isClassName(n *yaml.Node, where place) bool {
 	switch {
-	// A limit on GET would else be two limits, and nobody could say which.
 	case slices.Contains(classes, n.Value):
 		f.errorf(n, "%s: %s is the class of a method already; choose another name", where, n.Value)
 	case !classForm.MatchString(n.Value):
@@ -100,11 +99,8 @@ func (f *file) isClassName(n *yaml.Node, where place) bool {
 func (f *file) readClass(name string, n *yaml.Node) limits.Class {
 	where := place{kind: "class", name: name}
 	c := limits.Class{Name: name}
-	if !f.isPlain(n) {
-		return c
-	}
 	switch {
-	// One match is the usual case, and needs no list.
+	case !f.isPlain(n):
 	case n.Kind == yaml.MappingNode:
 		c.Any = []limits.Match{f.readMatch(where, n)}
 	case n.Kind != yaml.SequenceNode:
@@ -119,77 +115,71 @@ func (f *file) readClass(name string, n *yaml.Node) limits.Class {
 	return c
 }
 
-var matchFields = fields[limits.Match]{
-	texts("methods", "[GET, HEAD]", methodForm, "the name of a method in capital letters", func(m *limits.Match) *[]string { return &m.Methods }),
-	scalar("path_prefix", prefixes, func(m *limits.Match) *string { return &m.PathPrefix }),
-	{"path_regex", (*file).readRegex},
-	texts("query", "[list-type]", queryForm, queryWords, func(m *limits.Match) *[]string { return &m.Query }),
-	texts("no_query", "[acl, policy]", queryForm, queryWords, func(m *limits.Match) *[]string { return &m.NoQuery }),
-	{"headers", (*file).readHeaders},
+func (f *file) readMatch(where place, n *yaml.Node) (m limits.Match) {
+	for name, value := range f.eachField(n, where, "{methods: [GET], path_prefix: /reports/}", matchFields) {
+		at := where.below(name)
+		texts := func(example string, form *regexp.Regexp, want string) []string {
+			return f.readList(value, at, example, maxMatchItems, func(item *yaml.Node, at place) bool {
+				if !form.MatchString(item.Value) {
+					f.errorf(item, "%s: each must be %s, got %s", at, want, quote(item.Value))
+					return false
+				}
+				return true
+			})
+		}
+		switch name {
+		case "methods":
+			m.Methods = texts("[GET, HEAD]", methodForm, methodWords)
+		case "path_prefix":
+			m.PathPrefix, _ = read(f, prefixes, at, value)
+		case "path_regex":
+			m.PathRegex = f.readRegex(at, value)
+		case "query":
+			m.Query = texts("[list-type]", queryForm, queryWords)
+		case "no_query":
+			m.NoQuery = texts("[acl, policy]", queryForm, queryWords)
+		case "headers":
+			m.Headers = f.readHeaders(at, value)
+		}
+	}
+	for _, key := range m.NoQuery {
+		if slices.Contains(m.Query, key) {
+			f.errorf(lookup(n, "no_query"), "%s has %s, which query has too: nothing would match", where.below("no_query"), quote(key))
+		}
+	}
+	return m
 }
-
-const (
-	queryWords  = "the key of a query: letters, digits and - _ . ~ : [ ]"
-	prefixWords = "the beginning of a path, such as /reports/, without blanks, ? or #"
-)
 
 var prefixes = kind[string]{forms: prefixWords, parse: func(s string) (string, error) {
 	switch {
 	case !prefixForm.MatchString(s):
 		return "", fmt.Errorf("must be %s, got %s", prefixWords, quote(s))
-	// It becomes a word in a line of HAProxy's configuration.
 	case len(s) > maxPathBytes:
 		return "", fmt.Errorf("must have at most %d bytes, got %d", maxPathBytes, len(s))
 	}
 	return s, nil
 }}
 
-// texts is a field with a list of texts of a form, which the error tells.
-func texts(name, example string, form *regexp.Regexp, want string, in func(*limits.Match) *[]string) field[limits.Match] {
-	return list(name, example, maxMatchItems, in, func(f *file, item *yaml.Node, at place) bool {
-		if form.MatchString(item.Value) {
-			return true
-		}
-		f.errorf(item, "%s: each must be %s, got %s", at, want, quote(item.Value))
-		return false
-	})
-}
-
-func (f *file) readMatch(where place, n *yaml.Node) (m limits.Match) {
-	readFields(f, &m, where, n, "{methods: [GET], path_prefix: /reports/}", matchFields)
-	for _, key := range m.NoQuery {
-		// It would never hold, and the class would be there without a request.
-		if slices.Contains(m.Query, key) {
-			f.errorf(lookup(n, "no_query"), "%s has %s, which query has too: nothing would match", where.atField("no_query"), quote(key))
-		}
-	}
-	return m
-}
-
 // readHeaders reads header names and their values, "" for any.
-func (f *file) readHeaders(m *limits.Match, where place, n *yaml.Node) {
-	// Before the entries are looked at, of which there may be millions.
+func (f *file) readHeaders(where place, n *yaml.Node) (headers []limits.HeaderMatch) {
 	if n.Kind == yaml.MappingNode && (len(n.Content) == 0 || len(n.Content)/2 > maxMatchItems) {
 		f.errorf(n, "%s must have 1 to %d headers, got %d", where, maxMatchItems, len(n.Content)/2)
-		return
+		return nil
 	}
 	for key, value := range f.eachEntry(n, where, `{X-Kind: report, X-Trace: ""}`) {
 		switch {
 		case !headerForm.MatchString(key.Value):
 			f.errorf(key, "%s: %s is not the name of a header", where, quote(key.Value))
-		// Letters of a header's name are of either case: two matches of one could contradict
-		// each other.
-		case slices.ContainsFunc(m.Headers, func(h limits.HeaderMatch) bool { return strings.EqualFold(h.Name, key.Value) }):
+		case slices.ContainsFunc(headers, func(h limits.HeaderMatch) bool { return strings.EqualFold(h.Name, key.Value) }):
 			f.errorf(key, "%s has %s twice, in other letters", where, quote(key.Value))
 		case !f.isPlain(value):
-		// Nothing is no value for any: whoever forgets a value would match more than they mean.
 		case value.Kind != yaml.ScalarNode || isNull(value):
 			f.errorf(value, `%s: the value of %s must be text, or "" for any, got %s`, where, shorten(key.Value), describe(value))
-		// It becomes a word in a line of HAProxy's configuration, too.
 		case !valueForm.MatchString(value.Value) || len(value.Value) > maxValueBytes:
 			f.errorf(value, "%s: the value of %s must be 1 to %d printable ASCII characters without blanks around them, got %s", where, shorten(key.Value), maxValueBytes, quote(value.Value))
 		default:
-			m.Headers = append(m.Headers, limits.HeaderMatch{Name: key.Value, Value: value.Value})
+			headers = append(headers, limits.HeaderMatch{Name: key.Value, Value: value.Value})
 		}
 	}
+	return headers
 }

@@ -1,151 +1,195 @@
 package limitfile
 
 import (
-	"cmp"
-	"encoding/binary"
+	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strings"
+	"time"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// costs are the limits of what requests cost of a draft. They never change, and equal ones are
-// the same pointer (see drafts.sharedCosts).
-type costs struct{ limits []limits.Cost } // sorted by unit and window; a Mode may be Off
+const (
+	maxUnit     = 24  // bytes of a unit's name, which has the form of a service's
+	maxJSONPath = 128 // bytes
 
-// asLimits returns the limits, also of nil.
-func (c *costs) asLimits() []limits.Cost {
-	if c == nil {
-		return nil
-	}
-	return c.limits
+	// The pattern means the same in Go and in ECMAScript, which JSON Schema uses.
+	jsonPathPattern = `^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,7}$`
+
+	jsonPathForms   = "the names that lead to a number, with dots between them, such as usage.total_tokens: each of A-Z, a-z, 0-9, _ and -, at most 8 names and 128 bytes"
+	headerNameForms = "the name of a header, such as X-Cost"
+)
+
+var (
+	jsonPathForm = regexp.MustCompile(jsonPathPattern)
+	failedNames  = []string{"free", "estimate"}
+
+	costUnitFields = []string{"actual", "estimate", "classes", "failed", "day_starts"}
+	sourceFields   = []string{"json", "header"}
+	estimateFields = []string{"json", "header", "default", "classes"}
+)
+
+// hopByHop are the headers that are about one connection: HAProxy neither gets the origin's from it
+// nor sends the client's to it (RFC 9110, 7.6.1).
+var hopByHop = []string{"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+
+var (
+	jsonPaths   = kind[[]string]{forms: jsonPathForms, text: true, parse: parseJSONPath}
+	headerNames = kind[string]{forms: headerNameForms, text: true, parse: parseHeaderName}
+	failures    = kind[bool]{forms: "free or estimate", parse: func(s string) (bool, error) {
+		if !slices.Contains(failedNames, s) {
+			return false, fmt.Errorf("must be one of these: %s", choices(s, failedNames))
+		}
+		return s == "estimate", nil
+	}}
+)
+
+// costUnit is a unit as the file declares it.
+type costUnit struct {
+	limits.CostUnit
+	dayStart time.Duration // of limits for each day
 }
 
-// replaceUnit returns the limits with those of a unit replaced.
-func (c *costs) replaceUnit(unit string, own []limits.Cost) []limits.Cost {
-	// Cloned, because the users of the tier have the same ones.
-	all := slices.DeleteFunc(slices.Clone(c.asLimits()), func(c limits.Cost) bool { return c.Unit == unit })
-	all = append(all, own...)
-	slices.SortFunc(all, func(a, b limits.Cost) int {
-		return cmp.Or(cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Window, b.Window))
-	})
-	return all
-}
-
-// sharedCosts returns the one that has these limits, which are sorted.
-func (ds *drafts) sharedCosts(all []limits.Cost) *costs {
-	// No limits are nil, so that drafts without any are equal.
-	if len(all) == 0 {
-		return nil
-	}
-	var key []byte
-	for _, c := range all {
-		key = append(append(key, c.Unit...), 0, byte(c.Window), byte(c.Mode))
-		// A unit's day begins when it begins: the rest of a limit follows from its unit.
-		key = binary.AppendUvarint(key, uint64(c.Max))
-	}
-	shared := ds.costs[string(key)]
-	if shared == nil {
-		shared = &costs{slices.Clip(all)}
-		ds.costs[string(key)] = shared
-	}
-	return shared
-}
-
-const costsExample = "{tokens: {minute: 20k, day: 500k}}"
-
-// costDraft is what is said of one unit.
-type costDraft struct {
-	most [len(limits.CostWindows)]int64 // 0: not limited
-	mode limits.Mode
-}
-
-var costFields = fields[costDraft]{
-	scalar(limits.Second.String(), costLimits, func(c *costDraft) *int64 { return &c.most[limits.Second] }),
-	scalar(limits.Minute.String(), costLimits, func(c *costDraft) *int64 { return &c.most[limits.Minute] }),
-	scalar(limits.Hour.String(), costLimits, func(c *costDraft) *int64 { return &c.most[limits.Hour] }),
-	scalar(limits.Day.String(), costLimits, func(c *costDraft) *int64 { return &c.most[limits.Day] }),
-	modeField(func(c *costDraft) *limits.Mode { return &c.mode }),
-}
-
-// readCosts reads limits by unit: what is named replaces what was there.
-func (f *file) readCosts(d *draft, at place, n *yaml.Node) {
-	if !f.isPlain(n) {
+// readCostUnits reads the units that requests cost.
+func (f *file) readCostUnits(where place, n *yaml.Node) {
+	f.units = map[string]costUnit{}
+	if n.Kind == yaml.MappingNode && (len(n.Content) == 0 || len(n.Content)/2 > limits.MaxCostUnits) {
+		f.errorf(n, "%s must have 1 to %d units, got %d", where, limits.MaxCostUnits, len(n.Content)/2)
 		return
 	}
-	if isUnlimited(n) {
-		d.costs = nil
-		f.replace(at, n)
-		return
-	}
-	// Unit by unit: what the tier says of a unit that is not named here stays.
-	all := d.costs
-	for key, value := range f.eachEntry(n, at, costsExample) {
-		unit, ok := f.units[key.Value]
-		if !ok {
-			f.refuseUnit(key, at)
+	for key, value := range f.eachEntry(n, where, "{tokens: {estimate: {default: 1000}, actual: {header: X-Cost}}}") {
+		if !serviceForm.MatchString(key.Value) || len(key.Value) > maxUnit {
+			f.errorf(key, "%s: the name %s is not usable; write 1 to %d of a-z and 0-9, with single _ or - between them", where, quote(key.Value), maxUnit)
 			continue
 		}
-		// Also after an error in it, so that the other units are read over the same.
-		own := f.readCost(unit, at.below(key.Value), value)
-		all = f.sharedCosts(all.replaceUnit(unit.Name, own))
+		// A unit with errors is known too, so that limits of it are no errors.
+		f.units[key.Value] = f.readCostUnit(key.Value, where.below(key.Value), value)
 	}
-	d.costs = all
-}
-
-func (f *file) refuseUnit(key *yaml.Node, at place) {
-	switch {
-	case f.units == nil:
-		f.errorf(key, "%s: unknown unit %s; declare it at the top of the limit file, such as costs: {%s: {estimate: {default: 1}}}", at, quote(key.Value), shorten(key.Value))
-	// What is wrong with all of them is told there.
-	case len(f.units) > 0:
-		f.refuseUnknown(key, at, "unit", slices.Sorted(maps.Keys(f.units)))
+	for _, name := range slices.Sorted(maps.Keys(f.units)) {
+		f.content.CostUnits = append(f.content.CostUnits, f.units[name].CostUnit)
 	}
 }
 
-// readCost reads the limits of one unit: a mapping with a number for each window.
-func (f *file) readCost(unit costUnit, at place, n *yaml.Node) (all []limits.Cost) {
-	if !f.isPlain(n) {
-		return nil
+func (f *file) readCostUnit(name string, where place, n *yaml.Node) costUnit {
+	u := costUnit{CostUnit: limits.CostUnit{Name: name}}
+	before := f.count()
+	for name, value := range f.eachField(n, where, "{estimate: {default: 1000}, actual: {header: X-Cost}}", costUnitFields) {
+		switch at := where.below(name); name {
+		case "actual":
+			f.readActual(&u, at, value)
+		case "estimate":
+			f.readEstimate(&u, at, value)
+		case "classes":
+			u.Classes = f.readList(value, at, "[CHAT, POST]", maxClasses+len(limits.BuiltinClasses()), f.isChargedClass)
+			slices.Sort(u.Classes)
+		case "failed":
+			u.FailedCostsEstimate, _ = read(f, failures, at, value)
+		case "day_starts":
+			u.dayStart, _ = read(f, dayStarts, at, value)
+		}
 	}
-	// An entry states all of its unit, as that of a class does: a window of the tier would be a surprise beside it.
-	f.drop(at)
+	if f.count() == before && lookup(n, "actual") == nil && lookup(n, "estimate") == nil {
+		f.errorf(n, "%s has neither estimate nor actual, so that no request would cost anything; write one of them, such as estimate: {default: 1}", where)
+	}
+	return u
+}
+
+// readActual reads where an answer has the cost: one place, because two could be two numbers.
+func (f *file) readActual(u *costUnit, where place, n *yaml.Node) {
+	for name, value := range f.eachField(n, where, "{json: usage.total_tokens}, or {header: X-Cost}", sourceFields) {
+		f.readSource(&u.Actual, name, where.below(name), value)
+	}
+	switch header, json := lookup(n, "header"), lookup(n, "json"); {
+	case header != nil && json != nil:
+		f.errorf(n, "%s has json and header; leave one of them out", where)
+	case n.Kind == yaml.MappingNode && header == nil && json == nil:
+		f.errorf(n, "%s says nothing; write json: and the path to a number, or header: and its name", where)
+	}
+}
+
+func (f *file) readSource(s *limits.CostSource, name string, at place, n *yaml.Node) {
+	if name == "json" {
+		s.JSON, _ = read(f, jsonPaths, at, n)
+	} else {
+		s.Header, _ = read(f, headerNames, at, n)
+	}
+}
+
+// readEstimate reads where a request has its cost, and what counts otherwise.
+func (f *file) readEstimate(u *costUnit, where place, n *yaml.Node) {
+	for name, value := range f.eachField(n, where, "{json: max_tokens, default: 1000}", estimateFields) {
+		switch at := where.below(name); name {
+		case "default":
+			u.Default, _ = read(f, estimates, at, value)
+		case "classes":
+			u.ByClass = map[string]int64{}
+			for key, value := range f.eachEntry(value, at, "{CHAT: 4000, GET: 0}") {
+				if f.isChargedClass(key, at) {
+					u.ByClass[key.Value], _ = read(f, estimates, at.below(key.Value), value)
+				}
+			}
+		default:
+			f.readSource(&u.Estimate, name, at, value)
+		}
+	}
 	switch {
-	case isUnlimited(n):
-		f.mark(at, n)
-		return nil
 	case n.Kind != yaml.MappingNode:
-		f.errorf(n, "%s must be a mapping such as {minute: 20k, day: 500k}, or unlimited, got %s", at, describe(n))
-		return nil
+	case lookup(n, "json") != nil && lookup(n, "header") != nil:
+		f.errorf(n, "%s has json and header; leave one of them out", where)
+	// Without a default, requests that leave their estimate out would pass every limit.
+	case lookup(n, "default") == nil && lookup(n, "classes") == nil:
+		f.errorf(n, "%s has no default; write default: and what a request costs that does not say so, 0 for nothing", where)
 	}
-	said := &f.cost
-	*said = costDraft{}
-	readFields(f, said, at, n, "{minute: 20k, day: 500k}", costFields)
-	if !slices.ContainsFunc(limits.CostWindows[:], func(w limits.Window) bool { return lookup(n, w.String()) != nil }) {
-		f.errorf(n, "%s has no limit; write one of second, minute, hour and day, such as {minute: 20k}", at)
-	}
-	for _, w := range limits.CostWindows {
-		// Unlimited in one window is no limit there; the others count.
-		if said.most[w] == 0 {
-			continue
-		}
-		f.checkEstimates(unit, said.most[w], at.below(w.String()), lookup(n, w.String()))
-		cost := limits.Cost{Unit: unit.Name, Window: w, Max: said.most[w], Mode: said.mode}
-		if w == limits.Day {
-			cost.DayStart = unit.dayStart
-		}
-		all = append(all, cost)
-	}
-	return all
 }
 
-// checkEstimates checks that a limit has room for each estimate that is made without the request's
-// own words: all that it is made for would be refused for ever.
-func (f *file) checkEstimates(unit costUnit, most int64, at place, n *yaml.Node) {
-	if field, estimate := unit.largestEstimate(); estimate > most {
-		f.errorf(n, "%s must be at least %d, got %s: a request is estimated at so much that does not say what it costs (costs.%s.estimate.%s), and could never be admitted",
-			at, estimate, quoteUnlessPlain(n.Value), unit.Name, field)
+// isChargedClass reports whether a class is one that a request can be of.
+func (f *file) isChargedClass(n *yaml.Node, at place) bool {
+	switch {
+	case n.Value == limits.All:
+		f.errorf(n, `%s: "*" is no class of its own; without classes every request counts, and default is the estimate of those that are not named`, at)
+	case !slices.Contains(f.classes, n.Value):
+		f.refuseUnknown(n, at, "class", slices.DeleteFunc(slices.Clone(f.classes), func(name string) bool { return name == limits.All }))
+	default:
+		return true
 	}
+	return false
+}
+
+// largestEstimate is the largest of those that are made for requests that do not say what they cost,
+// and its field.
+func (u costUnit) largestEstimate() (field string, most int64) {
+	// The default counts only where no class has its own number.
+	if u.Classes == nil || slices.ContainsFunc(u.Classes, func(class string) bool { _, own := u.ByClass[class]; return !own }) {
+		field, most = "default", u.Default
+	}
+	for _, class := range slices.Sorted(maps.Keys(u.ByClass)) {
+		if n := u.ByClass[class]; n > most && (u.Classes == nil || slices.Contains(u.Classes, class)) {
+			field, most = "classes."+class, n
+		}
+	}
+	return field, most
+}
+
+// parseJSONPath reads names with dots between them.
+func parseJSONPath(s string) ([]string, error) {
+	if len(s) > maxJSONPath || !jsonPathForm.MatchString(s) {
+		return nil, fmt.Errorf("must be %s, got %s", jsonPathForms, quote(s))
+	}
+	return strings.Split(s, "."), nil
+}
+
+// parseHeaderName reads the name of a header in small letters, as HTTP/2 sends it.
+func parseHeaderName(s string) (string, error) {
+	lower := strings.ToLower(s)
+	switch {
+	case !headerForm.MatchString(s):
+		return "", fmt.Errorf("must be %s, got %s", headerNameForms, quote(s))
+	case slices.Contains(hopByHop, lower):
+		return "", fmt.Errorf("must not be %s, which is about one connection and does not reach the other side", s)
+	}
+	return lower, nil
 }

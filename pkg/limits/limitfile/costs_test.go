@@ -56,7 +56,7 @@ func TestParseCost(t *testing.T) {
 		for _, as := range []struct {
 			what, err string
 			parse     func(string) (int64, error)
-		}{{"limit", tt.limit, parseCostLimit}, {"estimate", tt.estimate, estimates.parse}} {
+		}{{"limit", tt.limit, costScale.parse}, {"estimate", tt.estimate, estimates.parse}} {
 			got, err := as.parse(tt.in)
 			text := ""
 			if err != nil {
@@ -75,7 +75,7 @@ func FuzzCost(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		n, err := estimates.parse(s)
-		limit, limitErr := parseCostLimit(s)
+		limit, limitErr := costScale.parse(s)
 		switch {
 		case err != nil && (n != 0 || limitErr == nil):
 			t.Errorf("%q = %d, %v, and as a limit %d, %v", s, n, err, limit, limitErr)

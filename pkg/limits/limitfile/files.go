@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -16,23 +17,23 @@ import (
 const (
 	maxGlobs     = 100  // of users_from
 	maxGlobBytes = 1000 // of each
+	maxUserFiles = 1000
+	wildcards    = `*?[\`
 )
 
 // Files is a limit file with those of its users_from, read but not parsed.
 type Files struct {
 	// Data is what Parse makes a Set of: the file, or a bundle of it and the others.
 	Data []byte
-
-	// Paths are the files, the limit file first, and Folders, sorted, those in which
-	// something must change for other files of users_from to belong to it. Both hold
+	// Paths are the files, the limit file first, and Globs the patterns of users_from. Both hold
 	// what is known also after an error, the limit file at least.
-	Paths, Folders []string
+	Paths, Globs []string
 }
 
 // ReadFiles reads the limit file at a path, and the files of its users_from if it has any.
-// What is wrong with the file itself is for Parse to say. It stops after MaxFileSize and one
-// byte, which Parse then refuses. An error is about a file that cannot be read, or of type Errors
-// if users_from names one that is not there, or too many.
+// It stops after MaxFileSize and one byte, which Parse then refuses. An error is about a file
+// that cannot be read, or of type Errors if users_from names one that does not exist, or too
+// many.
 func ReadFiles(path string) (Files, error) {
 	files := Files{Paths: []string{path}}
 	data, err := readAtMost(path, MaxFileSize)
@@ -41,41 +42,44 @@ func ReadFiles(path string) (Files, error) {
 	}
 	files.Data = data
 	globs := usersFromOf(data)
-	// The file alone, without a bundle around it: its version is that of the file.
 	if globs == nil {
 		return files, nil
 	}
-	f := newFile(path)
+	f := newFile(path, newModel())
 	sources := []source{{"", data}}
-	// All of them together, because all of them are published as one.
 	left := MaxFileSize - len(data)
 	for _, n := range globs {
-		files.Folders = append(files.Folders, foldersOf(path, n.Value)...)
-		for _, found := range f.filesOf(path, n, files.Paths) {
-			files.Paths = append(files.Paths, found.name)
-			// The names after it are not looked at: one error says it all.
+		files.Globs = append(files.Globs, n.Value)
+		names, err := match(path, n.Value)
+		if err != nil {
+			f.errorf(n, "users_from: %v", err)
+		}
+		for _, name := range names {
+			if slices.ContainsFunc(files.Paths, func(known string) bool { return filepath.Clean(known) == filepath.Clean(name) }) {
+				continue
+			}
+			files.Paths = append(files.Paths, name)
 			if len(sources) > maxUserFiles {
 				f.errorf(n, "users_from names more than %d files", maxUserFiles)
 				break
 			}
 			// One byte more than is left shows that it is too much, and no file is read beyond that.
-			if found.data, err = readAtMost(found.name, left); err != nil {
+			data, err := readAtMost(name, left)
+			if err != nil {
 				return files, err
 			}
-			left -= len(found.data)
+			left -= len(data)
 			// As seen from the limit file: the bundle, and so the version, is the same on every machine.
 			if !filepath.IsAbs(n.Value) {
-				found.name, _ = filepath.Rel(filepath.Dir(path), found.name) // it was found from this folder
+				name, _ = filepath.Rel(filepath.Dir(path), name) // it was found from this folder
 			}
-			sources = append(sources, found)
+			sources = append(sources, source{name, data})
 		}
 	}
-	slices.Sort(files.Folders)
-	files.Folders = slices.Compact(files.Folders)
 	if left < 0 {
 		f.addError(1, 1, "the file and those of its users_from are larger than %d MiB", MaxFileSize>>20)
 	}
-	if f.hasErrors() {
+	if len(f.found) > 0 {
 		return files, f.errors()
 	}
 	files.Data = bundle(sources)
@@ -97,45 +101,38 @@ func readAtMost(path string, most int) ([]byte, error) {
 }
 
 // usersFromOf returns the patterns of users_from, or nil if there are none or they
-// are not valid, which is for Parse to say.
+// are not valid, which is for Parse to report.
 func usersFromOf(data []byte) []*yaml.Node {
-	// Most files have none, and need not be parsed to see that.
 	if len(data) > MaxFileSize || !bytes.Contains(data, []byte("users_from")) {
 		return nil
 	}
-	f := newFile("")
+	f := newFile("", newModel())
 	n := lookup(f.decode(data), "users_from")
 	if n == nil {
 		return nil
 	}
-	globs := []*yaml.Node{}
-	// Judged by the same code as in Parse, so that both agree on what is valid.
-	for glob := range f.eachGlob(n) {
-		globs = append(globs, glob)
-	}
-	if f.hasErrors() {
+	globs := f.readGlobs(n)
+	if len(f.found) > 0 {
 		return nil
 	}
 	return globs
 }
 
-// eachGlob yields the patterns of users_from.
-func (f *file) eachGlob(n *yaml.Node) func(yield func(*yaml.Node) bool) {
-	return func(yield func(*yaml.Node) bool) {
-		where := place{field: "users_from"}
-		if n.Kind == yaml.ScalarNode {
-			// One alone needs no list around it.
-			if f.isText(n, where) && f.isGlob(n, where) {
-				yield(n)
-			}
-			return
+// readGlobs reads the patterns of users_from: one, or a list.
+func (f *file) readGlobs(n *yaml.Node) (globs []*yaml.Node) {
+	where := place{field: "users_from"}
+	if n.Kind == yaml.ScalarNode {
+		if f.isText(n, where) && f.isGlob(n, where) {
+			return []*yaml.Node{n}
 		}
-		for item := range f.eachItem(n, where, "[users.d/*.yaml]", maxGlobs) {
-			if f.isGlob(item, where) && !yield(item) {
-				return
-			}
+		return nil
+	}
+	for item := range f.eachItem(n, where, "[users.d/*.yaml]", maxGlobs) {
+		if f.isGlob(item, where) {
+			globs = append(globs, item)
 		}
 	}
+	return globs
 }
 
 // isGlob checks a pattern of users_from.
@@ -154,60 +151,83 @@ func (f *file) isGlob(n *yaml.Node, where place) bool {
 	return false
 }
 
-// filesOf returns the names of the files that a pattern means, sorted, but for those
-// that are known already. Folders and hidden files (.alice.yaml.swp) are none,
-// unless the pattern says so.
-func (f *file) filesOf(path string, glob *yaml.Node, known []string) (found []source) {
-	names, err := filepath.Glob(inFolder(filepath.Dir(path), glob.Value))
-	// A name without a file is a slip of somebody; a folder for further users may be empty.
-	exact := !strings.ContainsAny(glob.Value, wildcards)
-	// A pattern that matches nothing is for users who are still to come.
-	if err != nil || exact && len(names) == 0 {
-		f.errorf(glob, "users_from: there is no file %s; a pattern such as users.d/*.yaml may match none", quote(glob.Value))
-		return nil
+// match returns the files that a pattern of users_from means, sorted, as seen from the folder of
+// the limit file. Folders and hidden files (.alice.yaml.swp) are none, unless the pattern says so.
+// A pattern with wildcards may match no file.
+func match(path, glob string) (names []string, err error) {
+	pattern := glob
+	if !filepath.IsAbs(glob) {
+		// Wildcards in the folder's own name are part of the name.
+		escaped := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(filepath.Dir(path))
+		pattern = filepath.Join(escaped, glob)
 	}
-	slices.Sort(names)
-	for _, name := range names {
-		// What an editor leaves beside a file must not become users.
-		hidden := strings.HasPrefix(filepath.Base(name), ".") && !strings.HasPrefix(filepath.Base(glob.Value), ".")
-		if hidden || slices.ContainsFunc(known, func(k string) bool { return filepath.Clean(k) == filepath.Clean(name) }) {
+	exact := !strings.ContainsAny(glob, wildcards)
+	found, err := filepath.Glob(pattern)
+	if err != nil || exact && len(found) == 0 {
+		return nil, fmt.Errorf("there is no file %s; a pattern such as users.d/*.yaml may match none", quote(glob))
+	}
+	slices.Sort(found)
+	for _, name := range found {
+		if strings.HasPrefix(filepath.Base(name), ".") && !strings.HasPrefix(filepath.Base(glob), ".") {
 			continue
 		}
-		info, err := os.Stat(name)
+		info, statErr := os.Stat(name)
 		switch {
-		// A pattern may match folders as well as files, and means the files.
-		case err == nil && info.IsDir() && !exact:
-		case err == nil && !info.Mode().IsRegular():
-			f.errorf(glob, "users_from: %s is no file", quote(name))
-		// A link that leads nowhere is found too, and reading it is the error.
+		case statErr == nil && info.IsDir() && !exact:
+		case statErr == nil && !info.Mode().IsRegular():
+			err = fmt.Errorf("%s is no file", quote(name))
+		// A link to a missing file is found too, and reading it is the error.
 		default:
-			found = append(found, source{name: name})
+			names = append(names, name)
 		}
 	}
-	return found
+	return names, err
 }
 
-// inFolder is a pattern as seen from a folder, whose own name is no pattern.
-func inFolder(folder, glob string) string {
-	if filepath.IsAbs(glob) {
-		return glob
+// source is a file that a Set is made from.
+type source struct {
+	name string // as in errors; in a bundle, as seen from the folder of the limit file, which has none
+	data []byte
+}
+
+// bundleMark begins a bundle: the limit file and those of its users_from in one, from which a
+// process without the files can make the same Set. No limit file begins so, because it is a
+// mapping. Then each file has a line with its length in bytes and its name, quoted as in Go,
+// followed by its content and a newline.
+const bundleMark = "sluice-limits-bundle\n"
+
+func isBundle(data []byte) bool { return bytes.HasPrefix(data, []byte(bundleMark)) }
+
+func bundle(sources []source) []byte {
+	var b bytes.Buffer
+	b.WriteString(bundleMark)
+	for _, s := range sources {
+		fmt.Fprintf(&b, "%d %q\n%s\n", len(s.data), s.name, s.data)
 	}
-	// A folder called a[1] would else match another one.
-	plain := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(folder)
-	return filepath.Join(plain, glob)
+	return b.Bytes()
 }
 
-// foldersOf returns the folders in which a new file or folder could match a pattern.
-func foldersOf(path, glob string) (folders []string) {
-	dir := filepath.Dir(glob)
-	for ; strings.ContainsAny(dir, wildcards); dir = filepath.Dir(dir) {
-		// The pattern was checked, so that there is no error. A file that matches does no harm here.
-		found, _ := filepath.Glob(inFolder(filepath.Dir(path), dir))
-		folders = append(folders, found...)
+// unbundle returns the files of a bundle, or the one file that data is, named as in errors.
+func unbundle(path string, data []byte) (sources []source, err error) {
+	rest, ok := bytes.CutPrefix(data, []byte(bundleMark))
+	if !ok {
+		return []source{{path, data}}, nil
 	}
-	// Whether it is there or not: it may come.
-	return append(folders, nameBeside(path, dir))
+	for len(rest) > 0 || len(sources) == 0 {
+		line, after, _ := bytes.Cut(rest, []byte("\n"))
+		length, quoted, _ := strings.Cut(string(line), " ")
+		n, lengthErr := strconv.Atoi(length)
+		name, nameErr := strconv.Unquote(quoted)
+		if lengthErr != nil || nameErr != nil || n < 0 || n >= len(after) || after[n] != '\n' {
+			return nil, fmt.Errorf("the bundle of limit files is damaged: %s is no length and name of a file", quote(string(line)))
+		}
+		switch {
+		case len(sources) == 0:
+			name = path
+		case !filepath.IsAbs(name):
+			name = filepath.Join(filepath.Dir(path), name)
+		}
+		sources, rest = append(sources, source{name, after[:n:n]}), after[n+1:]
+	}
+	return sources, nil
 }
-
-// wildcards make a pattern of a name.
-const wildcards = `*?[\`

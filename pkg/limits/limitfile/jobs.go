@@ -1,223 +1,197 @@
 package limitfile
 
 import (
+	"cmp"
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// maxServices bounds the services of queues, and those that limits of jobs name.
-const maxServices = 256
-
-// servicePattern is what River takes as the name of a queue (validateQueueName in its
-// client.go: at most 64 bytes), with the longest class, _scheduled, behind it.
 const (
+	// maxServices bounds the services of queues, and those that limits of jobs name.
+	maxServices = 256
+	// maxDedicated bounds the tiers and users with workers of their own: each is one more queue of
+	// each service, which River asks the database for.
+	maxDedicated = 64
+	// maxQueue is the longest name of a queue that River takes (validateQueueName in its client.go),
+	// and maxService leaves room for the longest class behind it.
+	maxQueue   = 64
+	maxService = maxQueue - len("_scheduled")
+
+	// servicePattern is of names that can be a part of a queue's name.
 	servicePattern = `^[a-z0-9]+([_-][a-z0-9]+)*$`
-	maxService     = maxQueue - len("_scheduled")
+
+	workersForms = "{priority: 3, default: 2, scheduled: 1}, or [3, 2, 1] in this order"
+	// workersForUsers is the name under which the users are, among the names of tiers.
+	workersForUsers  = "users"
+	dedicatedExample = "{priority: 10}"
 )
 
-var serviceForm = regexp.MustCompile(servicePattern)
+var (
+	serviceForm   = regexp.MustCompile(servicePattern)
+	workersFields = []string{limits.PriorityQueues, limits.DefaultQueues, limits.ScheduledQueues}
+)
 
 // ValidService reports whether a service may have queues of this name.
 func ValidService(name string) bool { return len(name) <= maxService && serviceForm.MatchString(name) }
 
-const jobsForms = "a whole number, a mapping such as {total: 3, queues: {analysis: 1}}, or unlimited"
-
-var jobsClasses = []string{limits.PriorityQueues, limits.DefaultQueues}
-
-var jobsFields = fields[limits.Jobs]{
-	{"total", (*file).readJobsTotal},
-	{"queues", (*file).readJobsQueues},
-	{"class", (*file).readJobsClass},
+func (f *file) isServiceName(n *yaml.Node, where place) bool {
+	if ValidService(n.Value) {
+		return true
+	}
+	f.errorf(n, "%s: the name %s is not usable; write 1 to %d of a-z and 0-9, with single _ or - between them", where, quote(n.Value), maxService)
+	return false
 }
 
-// readJobs reads the limits of a tier's or a user's background jobs: what it names
-// replaces what was there.
-func (f *file) readJobs(d *draft, at place, n *yaml.Node) {
-	if !f.isPlain(n) {
+// readQueues reads the numbers of workers.
+func (f *file) readQueues(where place, n *yaml.Node) {
+	if n.Kind == yaml.MappingNode && (len(n.Content) == 0 || len(n.Content)/2 > maxServices) {
+		f.errorf(n, "%s must have 1 to %d services, got %d", where, maxServices, len(n.Content)/2)
 		return
 	}
-	j := limits.Jobs{}
-	if d.jobs != nil {
-		j = *d.jobs
-		// Drafts with equal jobs share them, the map included.
-		j.Queues = maps.Clone(j.Queues)
-	}
-	j.Stated = true
-	switch {
-	case n.Kind == yaml.MappingNode:
-		readFields(f, &j, at, n, "{total: 3, queues: {analysis: 1}}", jobsFields)
-	case n.Kind != yaml.ScalarNode || isNull(n):
-		f.errorf(n, "%s must be %s, got %s", at, jobsForms, describe(n))
-	default:
-		f.readJobsTotal(&j, at, n)
-		// Unlimited is all of it, while a number leaves the tier's limits of queues.
-		if isUnlimited(n) {
-			f.readJobsQueues(&j, at.below("queues"), n)
+	for key, value := range f.eachEntry(n, where, "{analysis: {priority: 3, default: 2, scheduled: 1}}") {
+		if f.isServiceName(key, where) {
+			number := f.readWorkers(where.below(key.Value), value)
+			f.content.Queues = append(f.content.Queues, limits.Queue{Service: key.Value, Priority: number[0], Default: number[1], Scheduled: number[2]})
 		}
 	}
-	d.jobs = f.sharedJobs(j)
-}
-
-func (f *file) readJobsTotal(j *limits.Jobs, at place, n *yaml.Node) {
-	jobCounts.read(f, &j.Total, at, n)
-	// Also for unlimited: that nobody limits the total is said by somebody, too.
-	j.Source = limits.OfUser
-	if at.kind == "tier" {
-		j.Source = limits.OfTier
-	}
-}
-
-// readJobsQueues reads limits by service. If the file has queues, they must be there.
-func (f *file) readJobsQueues(j *limits.Jobs, at place, n *yaml.Node) {
-	if !f.isPlain(n) {
-		return
-	}
-	if isUnlimited(n) {
-		// Not nil, which says nothing: the default tier's queues would count (see jobsOver).
-		j.Queues = map[string]int{}
-		f.replace(at, n)
-		return
-	}
-	// Those of the tier stay unless they are named: a user who needs more of one service needs no list of all.
-	if j.Queues == nil {
-		j.Queues = map[string]int{}
-	}
-	var services []string
+	slices.SortFunc(f.content.Queues, func(a, b limits.Queue) int { return strings.Compare(a.Service, b.Service) })
 	for _, q := range f.content.Queues {
-		services = append(services, q.Service)
+		f.services = append(f.services, q.Service)
 	}
-	for key, value := range f.eachEntry(n, at, "{analysis: 1}") {
-		every := key.Value == limits.All
-		if !every && !f.isServiceName(key, at) {
+}
+
+// readWorkers reads the numbers of a service's three queues, in the order of workersFields. All
+// must be there, because jobs would wait for ever in a queue that was forgotten.
+func (f *file) readWorkers(where place, n *yaml.Node) (number [3]int) {
+	list := bareNumbers(n)
+	var written []string
+	for _, item := range list {
+		written = append(written, item.Value)
+	}
+	different := slices.Compact(slices.Sorted(slices.Values(written)))
+	switch {
+	case !f.isPlain(n):
+		return number
+	case n.Kind == yaml.SequenceNode:
+		if list = n.Content; len(list) != len(workersFields) {
+			f.errorf(n, "%s must be %s, got a list of %d", where, workersForms, len(list))
+			return number
+		}
+	case n.Kind != yaml.MappingNode:
+		f.errorf(n, "%s must be %s, got %s", where, workersForms, describe(n))
+		return number
+	// A mapping has no name twice, so that {3, 3, 1} cannot be meant as a list.
+	case list != nil && (len(list) != len(workersFields) || len(different) < len(list)):
+		f.errorf(n, "%s must be %s, got %s, which YAML reads as names without values", where, workersForms, shorten("{"+strings.Join(written, ", ")+"}"))
+		return number
+	}
+	for i, item := range list {
+		n, _ := read(f, workers, where.below(workersFields[i]), item)
+		number[i] = int(n)
+	}
+	if list != nil {
+		return number
+	}
+	for key, value := range f.eachEntry(n, where, workersForms) {
+		i := slices.Index(workersFields, key.Value)
+		if i < 0 {
+			f.refuseUnknown(key, where, "class", workersFields)
 			continue
 		}
-		// A file without queues may limit services that workers get from their environment.
-		if !every && services != nil && !slices.Contains(services, key.Value) {
-			f.refuseUnknown(key, at, "service", services)
+		n, _ := read(f, workers, where.below(key.Value), value)
+		number[i] = int(n)
+	}
+	for _, class := range workersFields {
+		if lookup(n, class) == nil {
+			f.errorf(n, "%s has no %s; write %[2]s: 0 if nobody works that queue here", where, class)
+		}
+	}
+	return number
+}
+
+// bareNumbers are the names in a mapping that has nothing but numbers for names: {3, 2, 1},
+// which is YAML for {3: null, 2: null, 1: null}. They are nil for any other.
+func bareNumbers(n *yaml.Node) (bare []*yaml.Node) {
+	for key, value := range children(n) {
+		if key.Kind != yaml.ScalarNode || key.ShortTag() != "!!int" || !isNull(value) || value.Anchor != "" || value.Style&yaml.TaggedStyle != 0 {
+			return nil
+		}
+		bare = append(bare, key)
+	}
+	return bare
+}
+
+// readDedicated reads the workers that tiers and users have for themselves.
+func (f *file) readDedicated(where place, n *yaml.Node) {
+	for key, value := range f.eachEntry(n, where, "{enterprise: {priority: 10}}") {
+		at := where.below(key.Value)
+		if key.Value == workersForUsers {
+			for user, value := range f.eachEntry(value, at, "{alice: {default: 2}}") {
+				f.readDedicatedTo(limits.Dedicated{User: user.Value, Name: "user-" + dedicatedName(user.Value)}, user, at, value)
+			}
 			continue
 		}
-		most := 0
-		jobCounts.read(f, &most, at.below(key.Value), value)
-		j.LimitQueue(key.Value, most)
-	}
-	// Of those of the tier as well, which is why the mapping alone cannot tell.
-	if len(j.Queues) > maxServices {
-		f.errorf(n, "%s has %d services; at most %d are possible", at, len(j.Queues), maxServices)
-	}
-}
-
-func (f *file) readJobsClass(j *limits.Jobs, at place, n *yaml.Node) {
-	switch {
-	case !f.isScalar(n, at, "priority or default"):
-	case n.Value == "scheduled":
-		f.errorf(n, "%s must be priority or default: the scheduled queues are for jobs that a scheduler starts, of any user", at)
-	case !slices.Contains(jobsClasses, n.Value):
-		f.refuseUnknown(n, at, "class", jobsClasses)
-	default:
-		j.Class = n.Value
-		f.mark(at, n)
-	}
-}
-
-// builtinJobs are what tiers of these names have if they do not say.
-var builtinJobs = map[string]limits.Jobs{
-	"free":       {Total: 1, Class: limits.DefaultQueues},
-	"pro":        {Total: 3, Class: limits.PriorityQueues},
-	"pro_plus":   {Total: 3, Class: limits.PriorityQueues},
-	"enterprise": {Total: 5, Class: limits.PriorityQueues},
-}
-
-// KnowsJobs reports whether tiers of this name have a number of jobs of their own if the
-// file does not say.
-func KnowsJobs(tier string) bool { _, ok := builtinJobs[tier]; return ok }
-
-// otherJobs are those of a default tier of another name.
-var otherJobs = limits.Jobs{Total: 1, Class: limits.DefaultQueues}
-
-// completeTiersJobs gives every tier the jobs that it does not state itself.
-func (f *file) completeTiersJobs(defaultTier string) {
-	// Once a file speaks of jobs, people want to see those of all tiers.
-	stated := len(f.content.Queues) > 0
-	for _, tier := range f.tiers {
-		stated = stated || tier.jobs != nil
-	}
-	// The default tier first: others take its numbers.
-	defaults := jobsOver(f.tiers[defaultTier].jobs, defaultTier, otherJobs)
-	for name, tier := range f.tiers {
-		j := jobsOver(tier.jobs, name, defaults)
-		j.Stated = stated
-		tier.jobs = f.sharedJobs(j)
-		f.tiers[name] = tier
-	}
-}
-
-// jobsOver completes what a tier says of jobs, nil if nothing, from those of the default
-// tier. Queues that are nil say nothing.
-func jobsOver(j *limits.Jobs, name string, defaults limits.Jobs) limits.Jobs {
-	known, ok := builtinJobs[name]
-	if !ok {
-		known = limits.Jobs{Total: defaults.Total, Queues: defaults.Queues, Class: limits.DefaultQueues}
-	}
-	// A tier that says nothing has what its name gives it, which is documented for each.
-	if j == nil {
-		return known
-	}
-	out := *j
-	each, hasEach := out.Queues[limits.All]
-	switch {
-	// A tier that says the class or some queues alone says nothing of the total.
-	case out.Source != limits.Builtin:
-	case out.Queues == nil:
-		out.Total, out.Queues = known.Total, known.Queues
-	// It stands in the place of the total: see LimitQueue.
-	case each == 0:
-		out.Total = known.Total
-		// Nor does it say that there is none: what limits all queues of the default tier, be it
-		// the total or this, limits its own.
-		if inherited := known.Queues[limits.All]; inherited > 0 && !hasEach && len(out.Queues) > 0 {
-			out.Queues = maps.Clone(out.Queues)
-			out.Queues[limits.All] = inherited
+		tier, ok := f.tiers[key.Value]
+		if !ok {
+			f.refuseUnknown(key, where, "tier", slices.Concat(f.tierNames, []string{workersForUsers}))
+			continue
 		}
-	}
-	if out.Class == "" {
-		out.Class = known.Class
-	}
-	return out
-}
-
-// jobsIn is what is left of limits of jobs in a mode, and the fields that are off.
-func jobsIn(j limits.Jobs, m limits.Mode) (out limits.Jobs, off []string) {
-	out = j
-	out.Mode = m
-	// Who is lifted out of a limit for each queue has to be named. Without one, to be lifted is
-	// not to be named, and limits that are equal are to be shared.
-	out.Queues = maps.Clone(j.Queues)
-	maps.DeleteFunc(out.Queues, func(service string, n int) bool {
-		return n == 0 && (service == limits.All || j.Queues[limits.All] == 0)
-	})
-	if len(out.Queues) == 0 {
-		out.Queues = nil
-	}
-	// The numbers stay in any mode: people see those of a dry run, and an override may enforce them.
-	if m != limits.Off {
-		return out, nil
-	}
-	// What the file does not state cannot be off.
-	if j.Source != limits.Builtin && j.Total > 0 {
-		off = append(off, "jobs.total")
-	}
-	// Beside a limit for each service nobody has to state the total.
-	if j.Source != limits.Builtin || out.Queues[limits.All] > 0 {
-		for service, n := range out.Queues {
-			if n > 0 {
-				off = append(off, "jobs.queues."+service)
+		d, ok := f.readDedicatedTo(limits.Dedicated{Tier: key.Value, Name: dedicatedName(key.Value)}, key, where, value)
+		// Workers of a class without jobs are a mistake that nothing else would show.
+		for class, number := range map[string]int{limits.PriorityQueues: d.Priority, limits.DefaultQueues: d.Default} {
+			if own := cmp.Or(tier.jobs.Class, limits.DefaultQueues); ok && number > 0 && class != own {
+				f.errorf(lookup(value, class), "%s.%s: the jobs of tier %s go to %s queues; write %[4]s: %[5]d, or jobs: {class: %[2]s} at the tier", at, class, quote(key.Value), own, number)
 			}
 		}
 	}
-	return out, off
+	slices.SortFunc(f.content.Dedicated, func(a, b limits.Dedicated) int {
+		return cmp.Or(strings.Compare(a.Tier, b.Tier), strings.Compare(a.User, b.User))
+	})
+	if len(f.content.Dedicated) > maxDedicated {
+		f.errorf(n, "%s has %d tiers and users; at most %d are possible", where, len(f.content.Dedicated), maxDedicated)
+	}
+}
+
+// dedicatedName is a tier or a user in the names of queues. It has no _, so that the text behind
+// the last _ of a queue's name is the class, and the tier or user.
+func dedicatedName(name string) string { return strings.ReplaceAll(name, "_", "-") }
+
+// readDedicatedTo reads the workers of one tier or user, and reports whether they are usable.
+func (f *file) readDedicatedTo(d limits.Dedicated, key *yaml.Node, where place, n *yaml.Node) (limits.Dedicated, bool) {
+	at := where.below(key.Value)
+	if !serviceForm.MatchString(key.Value) {
+		f.errorf(key, "%s: the name %s cannot be in the name of a queue; such names are of a-z and 0-9, with single _ or - between them", where, quote(key.Value))
+		return d, false
+	}
+	d.Line = key.Line
+	for name, value := range f.eachField(n, at, dedicatedExample, workersFields) {
+		number, _ := read(f, dedicatedWorkers, at.below(name), value)
+		*map[string]*int{limits.PriorityQueues: &d.Priority, limits.DefaultQueues: &d.Default, limits.ScheduledQueues: &d.Scheduled}[name] = int(number)
+	}
+	if isEmpty(n) {
+		f.errorf(n, "%s is empty; write one of %s, such as %s", at, joinChoices(workersFields), dedicatedExample)
+	}
+	// One queue for two users would be dedicated to neither.
+	for _, other := range f.content.Dedicated {
+		if other.Name == d.Name {
+			f.errorf(key, "%s: the queues would have the same names as those of %s, on line %d", at, quote(cmp.Or(other.Tier, other.User)), other.Line)
+			return d, false
+		}
+	}
+	for _, q := range f.content.Queues {
+		for _, class := range slices.Sorted(maps.Keys(d.Workers())) {
+			if queue := q.Service + "_" + class; len(queue) > maxQueue {
+				f.errorf(key, "%s: a queue would be called %s, which is %d bytes; River takes %d", at, queue, len(queue), maxQueue)
+				return d, false
+			}
+		}
+	}
+	f.content.Dedicated = append(f.content.Dedicated, d)
+	return d, true
 }

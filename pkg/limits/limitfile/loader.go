@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,15 +11,15 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// young is the age below which a modification time says nothing: a second change within
-// the clock's grain would leave it as it is. It covers that of every file system (FAT:
-// 2 s) and small differences between clocks.
+// young is the age below which a modification time proves nothing: a second change within the
+// clock's grain leaves it as it is. It covers that of every file system (FAT: 2 s) and small
+// differences between clocks.
 const young = 10 * time.Second
 
-// Loader keeps a limit file and the files of its users_from loaded: it reads them again when
-// it is asked to, and keeps the last good set when one is broken, empty or gone. Nothing
-// happens by itself, so that network file systems and links, which send no events, are as
-// good as others. Its methods are safe for concurrent use.
+// Loader keeps a limit file and the files of its users_from loaded: it reads them again on
+// request, and keeps the last good set when one is broken, empty or gone. It looks at the files
+// instead of waiting for events, which network file systems do not send. Its methods are safe
+// for concurrent use.
 type Loader struct {
 	path string
 	set  atomic.Pointer[limits.Set]
@@ -28,8 +27,8 @@ type Loader struct {
 	mu    sync.Mutex             // one load at a time; guards what follows
 	seen  string                 // digest of what was loaded last, or the error of reading it
 	good  string                 // digest of set's source
-	paths []string               // files that were read last, and folders of users_from, in which a change may mean another file
-	stats map[string]os.FileInfo // of paths, from before they were read last
+	globs []string               // of users_from
+	stats map[string]os.FileInfo // of the files, from before they were read last; nil for a missing one
 }
 
 // Outcome is what came of a load.
@@ -54,28 +53,51 @@ func (l *Loader) Set() *limits.Set { return l.set.Load() }
 func (l *Loader) Touched() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// By looking, and not by events, of which network file systems send none.
-	return slices.ContainsFunc(l.paths, func(path string) bool {
+	now := l.stat()
+	if len(now) != len(l.stats) {
+		return true
+	}
+	for path, is := range now {
 		was := l.stats[path]
-		now, err := os.Stat(path)
-		// Not the content: a file of 64 MiB would be read twice a second.
-		return err != nil || was == nil || !os.SameFile(now, was) || now.Size() != was.Size() ||
-			!now.ModTime().Equal(was.ModTime()) || time.Since(now.ModTime()) <= young
-	})
+		if is == nil || was == nil || !os.SameFile(is, was) || is.Size() != was.Size() ||
+			!is.ModTime().Equal(was.ModTime()) || time.Since(is.ModTime()) <= young {
+			return true
+		}
+	}
+	return false
 }
 
-// Load reads the files and puts a new set in use. Unless it was asked for, content
+func (l *Loader) stat() map[string]os.FileInfo {
+	paths := []string{l.path}
+	for _, glob := range l.globs {
+		names, _ := match(l.path, glob) // reading reports the error
+		paths = append(paths, names...)
+	}
+	stats := map[string]os.FileInfo{}
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			info = nil
+		}
+		stats[path] = info
+	}
+	return stats
+}
+
+// Load reads the files and puts a new set in use. Unless asked is true, content
 // (or an error of reading) that was there the last time is Same.
 func (l *Loader) Load(asked bool) (Outcome, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	data, err := l.readFiles()
+	// Before the files are read: a change meanwhile shows as one after it.
+	l.stats = l.stat()
+	files, err := ReadFiles(l.path)
+	l.globs = files.Globs
 	// By content: a file that replaces another may have any modification time.
-	seen := fmt.Sprintf("%x", sha256.Sum256(data))
+	seen := fmt.Sprintf("%x", sha256.Sum256(files.Data))
 	if err != nil {
 		seen = "error: " + err.Error()
 	}
-	// Of an error, too: it is told once, not twice a second.
 	if seen == l.seen && !asked {
 		return Same, nil
 	}
@@ -87,28 +109,11 @@ func (l *Loader) Load(asked bool) (Outcome, error) {
 	if seen == l.good {
 		return Unchanged, nil
 	}
-	set, err := Parse(l.path, data)
+	set, err := Parse(l.path, files.Data)
 	if err != nil {
 		return Failed, err
 	}
 	l.good = seen
 	l.set.Store(set)
 	return Changed, nil
-}
-
-// readFiles reads the files, and notes how they were before, so that a later change
-// shows. What was read the last time is the guess of what is read now: a file that
-// is new to it is looked at again.
-func (l *Loader) readFiles() ([]byte, error) {
-	stats := map[string]os.FileInfo{}
-	// Before they are read: a change meanwhile shows as one after it, and is read again.
-	for _, path := range append([]string{l.path}, l.paths...) {
-		if info, err := os.Stat(path); err == nil {
-			stats[path] = info
-		}
-	}
-	files, err := ReadFiles(l.path)
-	// Also after an error, so that the file that is missing is looked for.
-	l.paths, l.stats = slices.Concat(files.Paths, files.Folders), stats
-	return files.Data, err
 }

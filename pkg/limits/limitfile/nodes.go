@@ -2,23 +2,21 @@ package limitfile
 
 import (
 	"iter"
+	"slices"
 
 	"gopkg.in/yaml.v3"
 )
 
 // eachEntry yields the names and values of a mapping; the example shows one in an
-// error. A name that is not text, or that was there before, is an error and left
-// out.
+// error. A name that is no text, or a repeated name, is an error and left out.
 func (f *file) eachEntry(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
-		// A map for each mapping of each user would cost more than to look through the few names before.
+		// Most mappings are small: for them a search costs less than a map.
 		var lines map[string]int
 		if len(n.Content) > 40 {
 			lines = make(map[string]int, len(n.Content)/2)
 		}
 		for key, value := range f.allEntries(n, where, example) {
-			// The first one counts, and further ones are told with its line: which of them was meant, nobody but
-			// whoever wrote them knows.
 			first, twice := lines[key.Value]
 			if lines == nil {
 				name, _ := findEntry(n, key.Value)
@@ -28,47 +26,54 @@ func (f *file) eachEntry(n *yaml.Node, where place, example string) iter.Seq2[*y
 			}
 			if twice {
 				f.errorf(key, "%s has %s twice, first on line %d", where, quote(key.Value), first)
-				continue
-			}
-			if !yield(key, value) {
+			} else if !yield(key, value) {
 				return
 			}
 		}
 	}
 }
 
-// allEntries is entries without regard to names that were there before.
+// allEntries is eachEntry with repeated names.
 func (f *file) allEntries(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
 		if !f.isPlain(n) {
 			return
 		}
-		// With an example, because most such mistakes are a value in place of a mapping of values.
 		if n.Kind != yaml.MappingNode {
 			f.errorf(n, "%s must be a mapping such as %s, got %s", where, example, describe(n))
 			return
 		}
-		// A name that is refused does not hide what is wrong with the others.
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if f.isName(n.Content[i], where) && !yield(n.Content[i], n.Content[i+1]) {
+		for key, value := range children(n) {
+			if f.isName(key, where) && !yield(key, value) {
 				return
 			}
 		}
 	}
 }
 
-// eachItem yields the items of a list of at most so many texts, each there once; the
-// example shows one in an error. A list without items is an error.
+// eachField yields the fields of a mapping that are valid. Others are errors.
+func (f *file) eachField(n *yaml.Node, where place, example string, valid []string) iter.Seq2[string, *yaml.Node] {
+	return func(yield func(name string, value *yaml.Node) bool) {
+		for key, value := range f.eachEntry(n, where, example) {
+			if !slices.Contains(valid, key.Value) {
+				f.refuseUnknown(key, where, "field", valid)
+			} else if !yield(key.Value, value) {
+				return
+			}
+		}
+	}
+}
+
+// eachItem yields the items of a list of 1 to most texts. A repeated text is an error.
 func (f *file) eachItem(n *yaml.Node, where place, example string, most int) iter.Seq[*yaml.Node] {
 	return func(yield func(*yaml.Node) bool) {
-		if !f.isPlain(n) {
-			return
-		}
 		switch {
+		case !f.isPlain(n):
+			return
 		case n.Kind != yaml.SequenceNode:
 			f.errorf(n, "%s must be a list such as %s, got %s", where, example, describe(n))
 			return
-		// An empty list may be meant as nobody or as everybody.
+		// To some people an empty list means no user, to others every user.
 		case len(n.Content) == 0:
 			f.errorf(n, "%s is empty; leave it out, or write a list such as %s", where, example)
 			return
@@ -76,33 +81,39 @@ func (f *file) eachItem(n *yaml.Node, where place, example string, most int) ite
 			f.errorf(n, "%s has %d items; at most %d are possible", where, len(n.Content), most)
 			return
 		}
-		// Only now is it known to be short: what comes before must not grow with the file.
 		seen := make(map[string]bool, len(n.Content))
 		for _, item := range n.Content {
-			if !f.isText(item, where) {
-				continue
-			}
-			// What is there twice is a slip in one of both places, and the other was meant.
-			if seen[item.Value] {
+			switch {
+			case !f.isText(item, where):
+			case seen[item.Value]:
 				f.errorf(item, "%s has %s twice", where, quote(item.Value))
-				continue
-			}
-			seen[item.Value] = true
-			if !yield(item) {
-				return
+			default:
+				seen[item.Value] = true
+				if !yield(item) {
+					return
+				}
 			}
 		}
 	}
 }
 
-// isText reports whether a node is text that is not empty, or a number, which is the
-// text that it is written as.
+// readList returns the items of a list that are valid. isValid reports the others as errors.
+func (f *file) readList(n *yaml.Node, where place, example string, most int, isValid func(item *yaml.Node, at place) bool) (all []string) {
+	for item := range f.eachItem(n, where, example, most) {
+		if isValid(item, where) {
+			all = append(all, item.Value)
+		}
+	}
+	return all
+}
+
+// isText reports whether a node is text that is not empty. A number is the text that it is
+// written as.
 func (f *file) isText(n *yaml.Node, where place) bool {
 	switch {
 	case !f.isPlain(n):
 	case n.Kind != yaml.ScalarNode || isNull(n):
 		f.errorf(n, "%s: each must be text, got %s", where, describe(n))
-	// The empty text is what a value that was forgotten becomes when it is in quotes.
 	case n.Value == "":
 		f.errorf(n, "%s: each must be text, got nothing", where)
 	default:
@@ -111,15 +122,12 @@ func (f *file) isText(n *yaml.Node, where place) bool {
 	return false
 }
 
-// isName reports whether a key of a mapping is text that is there. Numbers and
-// dates are the text that they are written as; what YAML reads as nothing, as
-// true or false, or as a merge is more likely a mistake.
+// isName reports whether a key of a mapping is text that is not empty.
 func (f *file) isName(n *yaml.Node, where place) bool {
 	switch {
 	case !f.isPlain(n):
 	case n.Kind != yaml.ScalarNode:
 		f.errorf(n, "%s: a name must be text, got %s", where, describe(n))
-	// Merging would need the rules of YAML for what counts, and people know others.
 	case n.ShortTag() == "!!merge":
 		f.errorf(n, "%s: merging (<<) is not supported; write the values out", where)
 	case n.Value == "":
@@ -130,9 +138,8 @@ func (f *file) isName(n *yaml.Node, where place) bool {
 	return false
 }
 
-// refuseBool refuses what looks like text and is none to YAML, such as a user who is called true.
+// refuseBool reports whether YAML reads a text as true, false or null, which is an error.
 func (f *file) refuseBool(n *yaml.Node, where place) bool {
-	// A number or a date is the text that it is written as, and may well be a name.
 	if tag := n.ShortTag(); tag != "!!bool" && tag != "!!null" {
 		return false
 	}
@@ -140,16 +147,14 @@ func (f *file) refuseBool(n *yaml.Node, where place) bool {
 	return true
 }
 
-// isPlain reports whether a node does without the parts of YAML that a limit file
-// may not use: aliases and anchors, which can make a small file huge, and tags.
+// isPlain reports whether a node has no alias and no anchor, which can make a small file huge,
+// and no tag.
 func (f *file) isPlain(n *yaml.Node) bool {
 	switch {
-	// The library has not followed the alias: a node of a few bytes may stand for gigabytes.
 	case n.Kind == yaml.AliasNode:
 		f.errorf(n, "aliases (*%s) are not supported; write the value out", shorten(n.Value))
 	case n.Anchor != "":
 		f.errorf(n, "anchors (&%s) are not supported; leave it out", shorten(n.Anchor))
-	// A tag may make any text of a number, which the error about the value would then deny.
 	case n.Style&yaml.TaggedStyle != 0:
 		f.errorf(n, "tags (%s) are not supported; leave it out", shorten(n.Tag))
 	default:
@@ -158,32 +163,11 @@ func (f *file) isPlain(n *yaml.Node) bool {
 	return false
 }
 
-// lookup returns the value of the first entry of that name, or nil.
-func lookup(n *yaml.Node, name string) *yaml.Node {
-	_, value := findEntry(n, name)
-	return value
-}
-
-func (f *file) refuseUnknown(key *yaml.Node, where place, what string, valid []string) {
-	// To find what is nearest takes long, and a file may have a million unknown names.
-	if !f.isFull() {
-		f.errorf(key, "%s: unknown %s %s", where, what, choices(key.Value, valid))
-		return
-	}
-	f.more++
-}
-
-func (p *problems) errorf(n *yaml.Node, format string, args ...any) {
-	// Of JSON the lines are 0: whoever asks about overrides has no use for a place.
-	p.addError(n.Line, n.Column, format, args...)
-}
-
 // isScalar reports whether a node is a scalar that is not null.
 func (f *file) isScalar(n *yaml.Node, where place, forms string) bool {
 	if !f.isPlain(n) {
 		return false
 	}
-	// A value that was forgotten is null to YAML, and would be read as empty text.
 	if n.Kind != yaml.ScalarNode || isNull(n) {
 		f.errorf(n, "%s must be %s, got %s", where, forms, describe(n))
 		return false
@@ -191,9 +175,32 @@ func (f *file) isScalar(n *yaml.Node, where place, forms string) bool {
 	return true
 }
 
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+// readChoice reads one of some names, and returns its index, or -1 after an error.
+func (f *file) readChoice(n *yaml.Node, where place, forms, what string, valid []string) int {
+	if !f.isScalar(n, where, forms) {
+		return -1
+	}
+	i := slices.Index(valid, n.Value)
+	if i < 0 {
+		f.refuseUnknown(n, where, what, valid)
+	}
+	return i
+}
 
-// describe says what kind of thing a node is, for "must be …, got …".
+func (f *file) refuseUnknown(key *yaml.Node, where place, what string, valid []string) {
+	// To find the nearest name takes long, and a file may have a million unknown names.
+	if f.isFull() {
+		f.more++
+		return
+	}
+	f.errorf(key, "%s: unknown %s %s", where, what, choices(key.Value, valid))
+}
+
+func (p *problems) errorf(n *yaml.Node, format string, args ...any) {
+	p.addError(n.Line, n.Column, format, args...)
+}
+
+// describe says what kind of value a node is, for "must be …, got …".
 func describe(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
@@ -214,10 +221,14 @@ const unlimited = "unlimited"
 // isUnlimited reports whether a node lifts a limit.
 func isUnlimited(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Value == unlimited }
 
-// children yields the entries of a mapping; anything else has none.
-func children(n *yaml.Node) func(yield func(key, value *yaml.Node) bool) {
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// isEmpty reports whether a node is a mapping without entries.
+func isEmpty(n *yaml.Node) bool { return n.Kind == yaml.MappingNode && len(n.Content) == 0 }
+
+// children yields the entries of a mapping, unchecked. Other nodes have none.
+func children(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
-		// Without judging names: whoever asks has had the mapping checked, or needs no more than what is good.
 		for i := 0; n != nil && n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
 			if !yield(n.Content[i], n.Content[i+1]) {
 				return
@@ -226,7 +237,7 @@ func children(n *yaml.Node) func(yield func(key, value *yaml.Node) bool) {
 	}
 }
 
-// findEntry returns the entry of that name in a mapping, or nil.
+// findEntry returns the first entry of that name in a mapping, or nil.
 func findEntry(n *yaml.Node, name string) (key, value *yaml.Node) {
 	for key, value := range children(n) {
 		if key.Value == name {
@@ -234,4 +245,10 @@ func findEntry(n *yaml.Node, name string) (key, value *yaml.Node) {
 		}
 	}
 	return nil, nil
+}
+
+// lookup returns the value of the first entry of that name, or nil.
+func lookup(n *yaml.Node, name string) *yaml.Node {
+	_, value := findEntry(n, name)
+	return value
 }

@@ -1,133 +1,213 @@
 package limitfile
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"gopkg.in/yaml.v3"
+
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
+// kind is a form of scalars.
+type kind[T any] struct {
+	forms  string                  // what is valid, for errors
+	parse  func(string) (T, error) // its errors follow the name of the field
+	lifts  bool                    // unlimited is valid, and means the zero T
+	number bool                    // quotes around it are an error
+	text   bool                    // a number, true and false are errors unless they are in quotes
+}
+
+// read reads a scalar, and reports whether it is valid.
+func read[T any](f *file, k kind[T], at place, n *yaml.Node) (v T, ok bool) {
+	if !f.isScalar(n, at, k.forms) {
+		return v, false
+	}
+	var err error
+	lifted := k.lifts && isUnlimited(n)
+	if !lifted {
+		// The text, not the value that YAML makes of it: to YAML 010 is eight.
+		v, err = k.parse(n.Value)
+	}
+	switch tag := n.ShortTag(); {
+	case err != nil:
+		f.errorf(n, "%s %v", at, err)
+	// The JSON Schema has one type for each of these values.
+	case k.text && (tag == "!!int" || tag == "!!float" || tag == "!!bool"):
+		f.errorf(n, "%s must be text, got %s; write it in quotes", at, shorten(n.Value))
+	case k.number && !lifted && tag == "!!str":
+		f.errorf(n, "%s must be a number, got text; write %v without quotes", at, v)
+	default:
+		return v, true
+	}
+	var zero T
+	return zero, false
+}
+
 const (
 	sizeForms       = "a whole number of bytes, one with kB, MB, GB, KiB, MiB, GiB or TiB, or unlimited"
+	costLimitForms  = "a whole number, one with k, M or G, or unlimited"
+	estimateForms   = "a whole number from 0 (nothing), or one with k, M or G"
 	priorityForms   = "a whole number from -2047 to 2047, of which the lowest is served first"
 	burstForms      = "a whole number from 1; leave it out for none"
 	workerForms     = "a whole number from 0 (none here) to 10000"
+	dedicatedForms  = "a whole number from 1 to 10000"
 	waitForms       = "refuse, or wait and a duration from 1ms to 30s, such as wait 2s"
 	failedAuthForms = "a number of answers and a window, such as 30/min (/s, /min or /hour), or unlimited"
+	timeForms       = "a date such as 2026-12-01, which begins at 00:00 UTC, or a time such as 2026-12-01T18:00:00Z"
+	dayStartForms   = `a time of day in UTC from "00:00" to "23:59"`
 
 	liftIt = "write unlimited to lift the limit"
 )
 
-// The kinds of numbers.
+// timePattern is a date or a time of RFC 3339 in the years from 2000 to 2199. It means the same
+// in Go and in ECMAScript, which JSON Schema uses. So does dayStartPattern.
+const (
+	timePattern = `^2[01][0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])` +
+		`(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))?$`
+	dayStartPattern = `^([01][0-9]|2[0-3]):[0-5][0-9]$`
+)
+
 var (
-	sizes      = kind[int64]{forms: sizeForms, parse: parseSize, lifts: true}
-	priorities = kind[int]{forms: priorityForms, parse: parsePriority, number: true}
-	workers    = kind[int]{forms: workerForms, parse: ParseWorkers, number: true}
-	bursts     = kind[int]{forms: burstForms, number: true, parse: func(s string) (int, error) {
-		return parseWhole(s, limits.MaxBurst, burstForms, "leave it out for none")
-	}}
+	timeForm     = regexp.MustCompile(timePattern)
+	dayStartForm = regexp.MustCompile(dayStartPattern)
+)
+
+var (
+	sizes      = kind[int64]{forms: sizeForms, parse: sizeScale.parse, lifts: true}
+	costLimits = kind[int64]{forms: costLimitForms, parse: costScale.parse, lifts: true}
+	estimates  = kind[int64]{forms: estimateForms, parse: estimateScale.parse}
 	perSecond  = counts(limits.MaxPerSecond)
 	inProgress = counts(limits.MaxConcurrent)
 	jobCounts  = counts(limits.MaxJobs)
-	waits      = kind[time.Duration]{forms: waitForms, parse: parseWait}
-	failedAuth = kind[failureRate]{forms: failedAuthForms, parse: parseFailures, lifts: true}
-)
-
-// counts are whole numbers from 1 to most, or unlimited, which is 0.
-func counts(most int) kind[int] {
-	return kind[int]{forms: "a whole number or unlimited", lifts: true, number: true, parse: func(s string) (int, error) {
-		return parseWhole(s, most, "a whole number in plain digits, or unlimited", liftIt)
+	bursts     = kind[int64]{forms: burstForms, number: true, parse: wholeNumber(limits.MaxBurst, burstForms, "leave it out for none")}
+	priorities = kind[int64]{forms: priorityForms, parse: parsePriority, number: true}
+	waits      = kind[int64]{forms: waitForms, parse: parseWait}
+	workers    = kind[int64]{forms: workerForms, number: true, parse: func(s string) (int64, error) {
+		n, err := ParseWorkers(s)
+		return int64(n), err
 	}}
-}
-
-// The units of a size. A plain number is bytes.
-var (
-	unitNames = []string{"kB", "MB", "GB", "KiB", "MiB", "GiB", "TiB"}
-	unitBytes = []int64{1e3, 1e6, 1e9, 1 << 10, 1 << 20, 1 << 30, 1 << 40}
+	dedicatedWorkers = kind[int64]{forms: dedicatedForms, number: true, parse: wholeNumber(limits.MaxWorkers, dedicatedForms, "leave the class out for none")}
+	times            = kind[time.Time]{forms: timeForms, parse: parseTime}
+	dayStarts        = kind[time.Duration]{forms: dayStartForms, text: true, parse: parseDayStart}
+	failedAuth       = kind[failureRate]{forms: failedAuthForms, parse: parseFailures, lifts: true}
 )
 
-// parseSize reads a size such as 5000, 500kB or 10MiB as bytes, from 1 to MaxBandwidth.
-func parseSize(s string) (int64, error) {
-	digits := s[:len(s)-len(strings.TrimLeft(s, "0123456789"))]
-	unit := s[len(digits):]
-	switch {
-	// A number below zero is told like zero: both are meant as none, and there is a word for that.
-	case strings.HasPrefix(s, "-") && strings.TrimLeft(s[1:], "0123456789") != s[1:]:
-		return 0, tooSmall(s, liftIt)
-	case digits == "", strings.ContainsAny(unit, ".,_"):
-		return 0, fmt.Errorf("must be %s, got %s", sizeForms, quote(s))
-	case !isPlainNumber(digits):
-		return 0, fmt.Errorf("must not begin with 0, got %s", quoteUnlessPlain(s))
-	}
-	// Before the number, which may be too large in one unit and not in another.
-	bytes, err := parseUnit(digits, unit)
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	switch {
-	// Divided, because the product may be beyond 64 bits.
-	case err != nil || n > limits.MaxBandwidth/bytes:
-		return 0, fmt.Errorf("must be at most 1TiB per second, got %s", quoteUnlessPlain(s))
-	case n == 0:
-		return 0, tooSmall(s, liftIt)
-	}
-	return n * bytes, nil
+// counts are whole numbers from 1 to most, or unlimited.
+func counts(most int64) kind[int64] {
+	return kind[int64]{forms: "a whole number or unlimited", lifts: true, number: true, parse: wholeNumber(most, "a whole number in plain digits, or unlimited", liftIt)}
 }
 
-// parseUnit returns how many bytes a unit is. The digits before it are for the
-// error.
-func parseUnit(digits, unit string) (int64, error) {
-	if unit == "" {
-		return 1, nil
+// wholeNumber parses numbers from 1 to most. none says what to write for no such number.
+func wholeNumber(most int64, forms, none string) func(string) (int64, error) {
+	return func(s string) (int64, error) {
+		digits := strings.TrimPrefix(s, "-")
+		if !isPlainNumber(digits) {
+			return 0, fmt.Errorf("must be %s, got %s", forms, quote(s))
+		}
+		// To some people zero means none, and to others no limit.
+		if digits != s || digits == "0" {
+			return 0, tooSmall(s, none)
+		}
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || n > most {
+			return 0, fmt.Errorf("must be at most %d, got %s", most, quoteUnlessPlain(s))
+		}
+		return n, nil
 	}
-	// In one spelling only: mb may be megabytes or megabits to different people.
-	if i := slices.Index(unitNames, unit); i >= 0 {
-		return unitBytes[i], nil
-	}
-	// Other programs accept the blank, and YAML takes it for a part of the text.
-	if joined := strings.TrimLeft(unit, " "); slices.Contains(unitNames, joined) {
-		return 0, fmt.Errorf("must have no blank before the unit, got %s; write %s", quoteUnlessPlain(digits+unit), digits+joined)
-	}
-	return 0, fmt.Errorf("has the unknown unit %s", choices(unit, unitNames))
 }
 
-// isPlainNumber reports whether a text is of digits alone, as people write a number. Go
-// and YAML read others too, such as 0x10, 1_000 and 010, each in its own way.
+// isPlainNumber reports whether a text is of digits alone. Go and YAML read others too, such as
+// 0x10, 1_000 and 010, each in its own way.
 func isPlainNumber(s string) bool {
-	// Not by its value: +5 and 5.0 are five, and the schema has one way to write it.
 	return s != "" && strings.Trim(s, "0123456789") == "" && (s[0] != '0' || s == "0")
 }
 
-// parseWhole reads a whole number from 1 to most, of which forms and none tell in
-// errors what is valid and how to say that there is no such number.
-func parseWhole(s string, most int, forms, none string) (int, error) {
-	// So that a number below zero is told to be too small, and not to be no number.
-	digits := strings.TrimPrefix(s, "-")
-	if !isPlainNumber(digits) {
-		return 0, fmt.Errorf("must be %s, got %s", forms, quote(s))
+// scale is a form of numbers with units.
+type scale struct {
+	forms    string
+	word     string // for a unit in errors
+	units    []string
+	factors  []int64
+	most     int64
+	mostText string
+	fraction bool // 1.5k is valid
+	zero     bool // 0 is valid
+}
+
+var (
+	sizeScale = scale{
+		forms: sizeForms, word: "unit", units: []string{"kB", "MB", "GB", "KiB", "MiB", "GiB", "TiB"},
+		factors: []int64{1e3, 1e6, 1e9, 1 << 10, 1 << 20, 1 << 30, 1 << 40}, most: limits.MaxBandwidth, mostText: "1TiB per second",
 	}
-	// Zero is refused, because to some it means none and to others no limit.
-	if digits != s || digits == "0" {
-		return 0, tooSmall(s, none)
+	costScale = scale{
+		forms: costLimitForms, word: "suffix", units: []string{"k", "M", "G"}, factors: []int64{1e3, 1e6, 1e9},
+		most: limits.MaxCost, mostText: "1000G", fraction: true,
 	}
-	n, err := strconv.Atoi(digits)
-	if err != nil || n > most {
-		return 0, fmt.Errorf("must be at most %d, got %s", most, quoteUnlessPlain(s))
+	estimateScale = func() scale { c := costScale; c.forms, c.zero = estimateForms, true; return c }()
+)
+
+// parse reads a number such as 5000, 10MiB or 1.5M.
+func (c scale) parse(s string) (int64, error) {
+	number := s[:len(s)-len(strings.TrimLeft(s, "0123456789."))]
+	whole, fraction, point := strings.Cut(number, ".")
+	unit := s[len(number):]
+	switch {
+	case strings.HasPrefix(s, "-") && strings.TrimLeft(s[1:], "0123456789") != s[1:]:
+		if c.zero {
+			return 0, fmt.Errorf("must be 0 or more, got %s", quoteUnlessPlain(s))
+		}
+		return 0, tooSmall(s, liftIt)
+	case whole == "", point && (fraction == "" || !c.fraction), strings.Contains(fraction, "."), strings.ContainsAny(unit, ".,_"):
+		return 0, fmt.Errorf("must be %s, got %s", c.forms, quote(s))
+	// With fractions 0.5M is refused too: the way to write it is 500k.
+	case whole[0] == '0' && (len(whole) > 1 || c.fraction && s != "0"):
+		return 0, fmt.Errorf("must not begin with 0, got %s", quoteUnlessPlain(s))
 	}
-	return n, nil
+	factor := int64(1)
+	if unit != "" {
+		trimmed := strings.TrimLeft(unit, " ")
+		switch i := slices.Index(c.units, unit); {
+		// In one spelling only: to different people mb are megabytes or megabits.
+		case i >= 0:
+			factor = c.factors[i]
+		case slices.Contains(c.units, trimmed):
+			before := trimmed
+			if c.word == "unit" {
+				before = "the unit"
+			}
+			return 0, fmt.Errorf("must have no blank before %s, got %s; write %s", before, quote(s), shorten(number)+trimmed)
+		default:
+			return 0, fmt.Errorf("has the unknown %s %s", c.word, choices(unit, c.units))
+		}
+	}
+	for range fraction {
+		if factor%10 != 0 {
+			return 0, fmt.Errorf("must be a whole number, got %s", quoteUnlessPlain(s))
+		}
+		factor /= 10
+	}
+	n, err := strconv.ParseInt(whole+fraction, 10, 64)
+	switch {
+	case err != nil || n > c.most/factor:
+		return 0, fmt.Errorf("must be at most %s, got %s", c.mostText, quoteUnlessPlain(s))
+	case n == 0 && !c.zero:
+		return 0, tooSmall(s, liftIt)
+	}
+	return n * factor, nil
 }
 
 // parsePriority reads a whole number from -MaxPriority to MaxPriority.
-func parsePriority(s string) (int, error) {
+func parsePriority(s string) (int64, error) {
 	if !isPlainNumber(strings.TrimPrefix(s, "-")) || s == "-0" {
 		return 0, fmt.Errorf("must be %s, got %s", priorityForms, quote(s))
 	}
-	n, err := strconv.Atoi(s)
-	// HAProxy would cut it to its range, and two priorities would be one.
+	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < -limits.MaxPriority || n > limits.MaxPriority {
 		return 0, fmt.Errorf("must be %s, got %s", priorityForms, quoteUnlessPlain(s))
 	}
@@ -135,24 +215,23 @@ func parsePriority(s string) (int, error) {
 }
 
 // ParseWorkers reads a number of workers: from 0 to MaxWorkers, in plain digits. The
-// error goes on where the name of the number leaves off.
+// error follows the name of the number.
 func ParseWorkers(s string) (int, error) {
-	// Zero is a number of workers: none in this process.
 	if !isPlainNumber(s) {
 		return 0, fmt.Errorf("must be %s, got %s", workerForms, quote(s))
 	}
 	n, err := strconv.Atoi(s)
-	// River refuses more when it starts, which is too late to see the file.
 	if err != nil || n > limits.MaxWorkers {
 		return 0, fmt.Errorf("must be at most %d, got %s", limits.MaxWorkers, shorten(s))
 	}
 	return n, nil
 }
 
-// ParseJobs reads a number of jobs: from 1 to MaxJobs, in plain digits. The error goes
-// on where the name of the number leaves off.
+// ParseJobs reads a number of jobs: from 1 to MaxJobs, in plain digits. The error follows
+// the name of the number.
 func ParseJobs(s string) (int, error) {
-	return parseWhole(s, limits.MaxJobs, "a whole number from 1 to 100000", "a job that may never run waits for ever")
+	n, err := wholeNumber(limits.MaxJobs, "a whole number from 1 to 100000", "a job that may never run waits for ever")(s)
+	return int(n), err
 }
 
 // failureRate is how many failures are possible in a window.
@@ -165,24 +244,97 @@ type failureRate struct {
 func parseFailures(s string) (failureRate, error) {
 	digits, unit, found := strings.Cut(s, "/")
 	if !found {
-		// A number alone is the likeliest mistake, and per second would be a bad guess.
 		if _, err := strconv.ParseUint(s, 10, 32); err == nil {
 			return failureRate{}, fmt.Errorf("has no window, got %s; write %s/min", shorten(s), shorten(s))
 		}
 		return failureRate{}, fmt.Errorf("must be %s, got %s", failedAuthForms, quote(s))
 	}
-	// Its errors are those of other numbers, zero included.
-	count, err := parseWhole(digits, limits.MaxPerSecond, failedAuthForms, liftIt)
+	count, err := wholeNumber(limits.MaxPerSecond, failedAuthForms, liftIt)(digits)
 	if err != nil {
 		return failureRate{}, err
 	}
-	// Each at the number of its window.
-	units := []string{limits.Second.Unit(), limits.Minute.Unit(), limits.Hour.Unit()}
-	w := slices.Index(units, unit)
-	if w < 0 {
+	var units []string
+	for _, w := range limits.Windows {
+		units = append(units, w.Unit())
+	}
+	i := slices.Index(units, unit)
+	if i < 0 {
 		return failureRate{}, fmt.Errorf("has the unknown window %s", choices(unit, units))
 	}
-	return failureRate{count, limits.Window(w)}, nil
+	return failureRate{int(count), limits.Windows[i]}, nil
+}
+
+// parseWait reads refuse, which is 0, or wait and a duration.
+func parseWait(s string) (int64, error) {
+	if s == "refuse" {
+		return 0, nil
+	}
+	length, ok := strings.CutPrefix(s, "wait ")
+	if !ok {
+		if _, err := parseDuration(s); err == nil {
+			return 0, fmt.Errorf("must be %s, got %s; write wait %s", waitForms, quote(s), s)
+		}
+		return 0, fmt.Errorf("must be %s, got %s", waitForms, quote(s))
+	}
+	d, err := parseDuration(length)
+	return int64(d), err
+}
+
+// parseDuration reads a duration such as 250ms, 2s or 1.5s: whole milliseconds, as HAProxy
+// counts them, from one to MaxWait.
+func parseDuration(s string) (time.Duration, error) {
+	// time.ParseDuration also reads 1h1m and .5s and -2s, which the schema refuses.
+	number := s[:len(s)-len(strings.TrimLeft(s, "0123456789."))]
+	whole, fraction, point := strings.Cut(number, ".")
+	unit := s[len(number):]
+	trimmed := strings.TrimLeft(unit, " ")
+	switch {
+	case whole == "", point && fraction == "", strings.Contains(fraction, "."):
+		return 0, fmt.Errorf("must be %s, got a wait of %s", waitForms, quote(s))
+	case unit == "":
+		return 0, fmt.Errorf("has no unit, got %s; write %[1]ss or %[1]sms", shorten(s))
+	case trimmed != "ms" && trimmed != "s":
+		return 0, fmt.Errorf("has the unknown unit %s (valid: ms, s)", quote(unit))
+	case trimmed != unit:
+		return 0, fmt.Errorf("must have no blank before the unit, got %s; write %s", quote(s), shorten(number)+trimmed)
+	case len(whole) > 1 && whole[0] == '0':
+		return 0, fmt.Errorf("must not begin with 0, got %s", shorten(s))
+	case unit == "ms" && point, len(fraction) > 3:
+		return 0, fmt.Errorf("must be in whole milliseconds, got %s", shorten(s))
+	}
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil || d > limits.MaxWait:
+		return 0, fmt.Errorf("must wait at most %v, got %s", limits.MaxWait, shorten(s))
+	case d == 0:
+		return 0, fmt.Errorf("must wait %v or more, got %s; write refuse not to wait", time.Millisecond, shorten(s))
+	}
+	return d, nil
+}
+
+// parseTime reads what timeForm describes, if there is such a day.
+func parseTime(s string) (t time.Time, err error) {
+	switch {
+	case !timeForm.MatchString(s):
+		err = errors.New("no date and no time")
+	case strings.Contains(s, "T"):
+		t, err = time.Parse(time.RFC3339, s)
+	default:
+		t, err = time.Parse(time.DateOnly, s)
+	}
+	if err != nil {
+		return t, fmt.Errorf("must be %s, from the year 2000 to 2199, got %s", timeForms, quote(s))
+	}
+	return t, nil
+}
+
+// parseDayStart reads a time of day.
+func parseDayStart(s string) (time.Duration, error) {
+	t, err := time.Parse("15:04", s)
+	if err != nil || !dayStartForm.MatchString(s) {
+		return 0, fmt.Errorf("must be %s, got %s", dayStartForms, quote(s))
+	}
+	return time.Duration(t.Hour())*time.Hour + time.Duration(t.Minute())*time.Minute, nil
 }
 
 func tooSmall(s, none string) error {

@@ -1,6 +1,9 @@
 package limitfile
 
 import (
+	"cmp"
+	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -82,4 +85,97 @@ func (o Origin) FieldOrigin(name string) (FieldOrigin, bool) {
 		return o.FieldOrigin(name[:i])
 	}
 	return FieldOrigin{}, false
+}
+
+// OriginOf returns where the file sets the limits of a user, who is named as in the file, or is
+// UnreadableKey.
+func OriginOf(s *limits.Set, user string) Origin {
+	key := limits.KeyOf(user)
+	m, ok := s.Origins().(*model)
+	if !ok {
+		return Origin{} // the set was made of no file
+	}
+	o := Origin{FileMode: m.modeLine}
+	// The set knows the tier, with patterns, ends and overrides. Only the lines are looked up here.
+	tier := s.User(key).Tier
+	if tier == limits.ExemptTier {
+		o.TierFrom, o.File, o.User = FromExempt, s.Name(), m.exempt[user]
+		if o.User == 0 {
+			o.Pattern = s.ExemptPatternOf(limits.Key(user))
+			o.User = m.exempt[o.Pattern]
+		}
+		return o
+	}
+	own := o.setUser(s, m, user, key)
+	override := &spec{}
+	if found, ok := s.OverrideOf(key); ok {
+		o.Override, override = &found, m.overrides[found.User]
+	}
+	// The tier is the one that counts now: after an entry's end, the tier that follows.
+	main := m.files[0].name
+	o.Tier = m.tiers[tier].line
+	all := within(m.tiers[tier].settings, o.Tier, TierLayer)
+	// A tier that an override names takes the place of all that the entry says.
+	if !o.Expired && override.tier == "" {
+		all = lay(all, within(own.settings, o.User, EntryLayer))
+	}
+	all = lay(all, within(override.settings, 0, OverrideLayer))
+	for _, s := range all {
+		file := [...]string{TierLayer: main, EntryLayer: o.File, OverrideLayer: ""}[s.layer]
+		o.Fields = append(o.Fields, FieldOrigin{s.name, int(s.line), file, s.layer})
+	}
+	slices.SortFunc(o.Fields, func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
+	switch {
+	// No file can name these requests, so that they have no entry.
+	case s.UnreadableTier() != "" && key == limits.UnreadableKey:
+		o.TierFrom = FromUnreadable
+	case o.User == 0 && s.AnonymousTier() != "" && limits.Anonymous(key) && override.tier == "":
+		o.TierFrom = FromAnonymous
+	}
+	return o
+}
+
+// setUser sets where a user, or a pattern that matches the name, is among the users, and returns
+// what the entry says.
+func (o *Origin) setUser(s *limits.Set, m *model, user, key string) spec {
+	// By the exact name first, as the set looks it up.
+	at, ok := s.Named(key)
+	if !ok {
+		user = s.PatternOf(key)
+		if at, ok = s.Named(limits.Key(user)); !ok {
+			return spec{}
+		}
+	}
+	if limits.IsPattern(user) {
+		o.Pattern = user
+	}
+	own := m.specs[at.Entry].unpack()
+	o.File, o.User = m.find(at.Line)
+	o.Comment, o.Then = own.comment, own.then
+	if own.until != 0 {
+		o.Until = time.Unix(0, own.until).UTC()
+		o.Expired = !o.Until.After(s.Time())
+	}
+	// After an entry's end the tier that follows is one that it names.
+	if own.tier != "" || o.Expired && o.Then != "" {
+		o.TierFrom = FromEntry
+	}
+	return own
+}
+
+// find returns a line of all files together as one of its file.
+func (m *model) find(line uint32) (file string, inFile int) {
+	// The last file that begins before the line.
+	after := sort.Search(len(m.files), func(i int) bool { return m.files[i].before >= int(line) })
+	in := m.files[after-1]
+	return in.name, int(line) - in.before
+}
+
+// within returns settings with the lines of a file, of an entry whose name is on a line.
+func within(settings []setting, line int, layer Layer) []setting {
+	all := slices.Clone(settings)
+	for i := range all {
+		all[i].line, all[i].layer = all[i].line+int32(line), layer
+	}
+	return all
 }

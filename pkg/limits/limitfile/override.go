@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// How many overrides there may be: an exception is what a person can look over,
-// and all of them travel with the limits.
+// How many overrides there may be: a person must be able to look them over, and all of them
+// travel with the limits.
 const (
 	MaxOverrides     = 1000
 	MaxOverridesSize = 1 << 20 // bytes of EncodeOverrides
@@ -32,7 +32,6 @@ const (
 func EncodeOverrides(overrides []limits.Override) []byte {
 	list := append([]limits.Override{}, overrides...)
 	for i := range list {
-		// The same overrides must be the same bytes, wherever they were set.
 		list[i].Since, list[i].Until = list[i].Since.UTC(), list[i].Until.UTC()
 	}
 	slices.SortStableFunc(list, func(a, b limits.Override) int { return cmp.Compare(a.User, b.User) })
@@ -56,7 +55,6 @@ func DecodeOverrides(data []byte) ([]limits.Override, error) {
 	if err := d.Decode(&list); err != nil {
 		return nil, fmt.Errorf("overrides: %w", err)
 	}
-	// Decode stops behind the list, and what follows would be lost in silence.
 	if d.More() {
 		return nil, errors.New("overrides: something follows them")
 	}
@@ -72,30 +70,25 @@ func CheckOverride(o limits.Override) error {
 	return err
 }
 
-// checkOverride says what is wrong with an override whatever the file says, and returns its
-// limits.
+// checkOverride is CheckOverride. It also returns the override's limits.
 func checkOverride(o limits.Override) (*yaml.Node, error) {
-	// In characters, as whoever writes it counts.
 	runes := utf8.RuneCountInString(o.Reason)
 	switch {
 	case o.User == "" || !utf8.ValidString(o.User):
 		return nil, errors.New("user must be a name in UTF-8, as in a limit file")
-	// Overrides are found by key, for each request.
 	case limits.IsPattern(o.User):
 		return nil, fmt.Errorf("user %s: a pattern cannot be overridden; name one user", quote(o.User))
 	case runes < 1 || runes > maxReason || !utf8.ValidString(o.Reason) || strings.ContainsFunc(o.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) || strings.TrimSpace(o.Reason) == "":
 		return nil, fmt.Errorf("reason must be 1 to %d printable characters, got %d characters", maxReason, runes)
 	case !utf8.ValidString(o.By) || len(o.By) > maxBy:
 		return nil, fmt.Errorf("by must be UTF-8 text of at most %d bytes", maxBy)
-	case !orderly(o.Since) || !orderly(o.Until) || o.Until.UnixNano() <= 0:
+	case !isWritable(o.Since) || !isWritable(o.Until) || o.Until.UnixNano() <= 0:
 		return nil, errors.New("since and until must be times from 1970 to 2200")
 	}
-	// The file's own reader judges them, so that both accept the same.
 	n, err := overrideNode(o.Limits)
 	if err != nil {
 		return nil, fmt.Errorf("limits: %w", err)
 	}
-	// With words of their own: as unknown fields they would seem to be typing mistakes.
 	for key := range children(n) {
 		if slices.Contains(notInOverride, key.Value) {
 			return nil, fmt.Errorf("limits: %s is for limit files; an override has an end and a reason of its own", key.Value)
@@ -103,6 +96,8 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 	}
 	return n, nil
 }
+
+func isWritable(t time.Time) bool { return t.IsZero() || t.Year() >= 1970 && t.Year() < 2200 }
 
 // overrideNode reads the limits of an override as the nodes of a limit file.
 func overrideNode(data []byte) (*yaml.Node, error) {
@@ -121,5 +116,175 @@ func overrideNode(data []byte) (*yaml.Node, error) {
 	return document.Content[0], nil
 }
 
-// orderly reports whether a time can be written, and compared.
-func orderly(t time.Time) bool { return t.IsZero() || t.Year() >= 1970 && t.Year() < 2200 }
+// ParsePublished is Parse of a file with the overrides that EncodeOverrides has written, nil for
+// none. All of them were in force at the publisher, so one that is refused is an error.
+func ParsePublished(name string, data, overrides []byte) (*limits.Set, error) {
+	set, err := Parse(name, data)
+	if err != nil || len(overrides) == 0 {
+		return set, err
+	}
+	f := problems{file: name}
+	list, err := DecodeOverrides(overrides)
+	if err != nil {
+		f.addError(1, 1, "the overrides are damaged: %s", shorten(err.Error()))
+		return nil, f.errors()
+	}
+	set, refused := WithOverrides(set, list)
+	for _, r := range refused {
+		f.addError(1, 1, "override of user %s: %v", quote(r.User), r.Why)
+	}
+	if len(f.found) > 0 {
+		return nil, f.errors()
+	}
+	return set, nil
+}
+
+// Refused is an override that cannot be in force, and why.
+type Refused struct {
+	limits.Override
+	Why error
+}
+
+// WithOverrides returns the set in which the overrides are in force, until each ends, in
+// place of any that s has, and those that are refused because they are not valid with this
+// file. It has another version than s, unless none is in force. There may be MaxOverrides at
+// most, of MaxOverridesSize. It takes time by their number, not by that of users.
+func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []Refused) {
+	before, ok := s.Origins().(*model)
+	var refused []Refused
+	refuse := func(o limits.Override, why error) { refused = append(refused, Refused{o, why}) }
+	var list []limits.Override
+	for _, o := range overrides {
+		if !ok {
+			refuse(o, errors.New("the limits are of no file"))
+		} else if err := CheckOverride(o); err != nil {
+			refuse(o, err)
+		} else {
+			list = append(list, o)
+		}
+	}
+	// As agents will decode them.
+	decoded, err := DecodeOverrides(EncodeOverrides(list))
+	if err != nil || !ok {
+		for _, o := range list {
+			refuse(o, err)
+		}
+		return s, refused
+	}
+	m := *before
+	m.overrides = map[string]*spec{}
+	r := newResolver(&m)
+	entries := map[string]*limits.Entry{}
+	var inForce []limits.Override
+	for _, o := range decoded {
+		key := limits.Key(o.User)
+		e, err := r.override(s, key, o)
+		if err != nil {
+			refuse(o, err)
+			continue
+		}
+		entries[key], inForce = e, append(inForce, o)
+	}
+	// The same set, so that a comparison of addresses shows no change.
+	if len(inForce) == 0 && before.overrides == nil {
+		return s, refused
+	}
+	if len(inForce) == 0 {
+		m.overrides = nil
+		return s.WithOverrides(nil, nil, nil, &m), refused
+	}
+	return s.WithOverrides(EncodeOverrides(inForce), inForce, entries, &m), refused
+}
+
+// override returns a user's entry with an override: one part for each time in which the override
+// lies over the same, and at last what the file says.
+func (r *resolver) override(s *limits.Set, key string, o limits.Override) (*limits.Entry, error) {
+	fromFile := s.FromFile(key)
+	switch {
+	case r.overrides[o.User] != nil:
+		return nil, errors.New("the user has two overrides")
+	case fromFile.Limits.Tier == limits.ExemptTier:
+		return nil, fmt.Errorf("user %s is exempt by the limit file, so nothing limits this user; an override would have no effect", quote(o.User))
+	}
+	n, err := checkOverride(o)
+	if err != nil {
+		return nil, err
+	}
+	own := spec{tier: fromFile.Limits.Tier} // as a user whom the file does not name
+	named, ok := s.Named(key)
+	if !ok {
+		named, ok = s.Named(limits.Key(s.PatternOf(key)))
+	}
+	if ok {
+		own = r.specs[named.Entry].unpack()
+		own.tier = fromFile.Limits.Tier
+	}
+	ends := []int64{o.Until.UnixNano()}
+	if own.until != 0 && own.until < ends[0] {
+		ends = []int64{own.until, ends[0]}
+	}
+	// From the last part to the first, because an entry has the one that follows it.
+	next := fromFile
+	for _, end := range slices.Backward(ends) {
+		under := r.tiers[own.tier].with(own, limits.OfUser)
+		if own.until != 0 && own.until < end {
+			under = r.tiers[cmp.Or(own.then, own.tier)].layer
+		}
+		said, err := r.readOverride(n, &under)
+		if err != nil {
+			return nil, err
+		}
+		r.overrides[o.User] = &said
+		next = &limits.Entry{Limits: r.limitsOf(under.with(said, limits.OfUser)), Until: end, Then: next}
+	}
+	return next, nil
+}
+
+// readOverride reads the limits of an override over a layer. If they name a tier, it takes the
+// place of the layer.
+func (r *resolver) readOverride(n *yaml.Node, under *layer) (spec, error) {
+	f := &file{resolver: *r}
+	e := entryReader{file: f, first: n.Line}
+	where := place{kind: "limits"}
+	named := n
+	if n.Kind != yaml.ScalarNode {
+		named = lookup(n, "tier")
+	}
+	if named != nil {
+		e.tier = f.readTierName(named, where.below("tier"))
+		*under = f.tierOf(e.tier, false)
+	}
+	e.under = *under
+	if isEmpty(n) {
+		f.errorf(n, "limits must say something, such as {\"concurrent\": 10}")
+	}
+	if n.Kind != yaml.ScalarNode {
+		e.readEntry(where, n, `{"tier": "pro", "concurrent": 10}`, overrideFields)
+	}
+	if f.count() == 0 {
+		return e.spec, nil
+	}
+	// Without their places: an override is a line of JSON.
+	var all []string
+	for _, e := range f.found[:min(len(f.found), 3)] {
+		all = append(all, e.Message)
+	}
+	if more := f.count() - len(all); more > 0 {
+		all = append(all, fmt.Sprintf("and %d more", more))
+	}
+	return e.spec, errors.New(strings.Join(all, "; "))
+}
+
+// OverrideJobs returns limits of jobs under an override that is in force in the set. A Set
+// applies overrides to what its file says. This is for limits that are stored elsewhere.
+func OverrideJobs(s *limits.Set, o limits.Override, j limits.Jobs) limits.Jobs {
+	m, ok := s.Origins().(*model)
+	if !ok || m.overrides[o.User] == nil {
+		return j
+	}
+	settings := lay([]setting{{name: "mode", value: int64(j.Mode), sets: true}}, m.overrides[o.User].settings)
+	j = *layJobs(&j, m.overrides[o.User].settings, limits.OfUser)
+	// An override may enforce what its tier does not, but not what the whole file does not.
+	j.Mode = max(s.Mode(), limits.Mode(valueOf(settings, "mode")))
+	return j
+}

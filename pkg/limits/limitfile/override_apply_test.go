@@ -229,7 +229,7 @@ func TestParseOfBadOverrides(t *testing.T) {
 		`[] []`:                                 "f:1:1: the overrides are damaged: overrides: something follows them",
 		strings.Repeat(" ", MaxOverridesSize+1): "f:1:1: the overrides are damaged: overrides: larger than 1048576 bytes",
 	} {
-		_, err := Parse("f", JoinSource([]byte(overrideFile), []byte(data)))
+		_, err := ParsePublished("f", []byte(overrideFile), []byte(data))
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("Parse of %.80s = %v, want %s", data, err, want)
 		}
@@ -327,9 +327,9 @@ func TestWithIsWhatTheFileWouldSay(t *testing.T) {
 			t.Fatalf("%s: %v", text, err)
 		}
 		set := inForce(t, plain, overrides...)
-		again, err := Parse("g", set.Source())
+		again, err := ParsePublished("g", set.Source(), set.EncodedOverrides())
 		if err != nil || again.Version() != set.Version() || again.UserCount() != set.UserCount() {
-			t.Fatalf("Parse(Source()) = %v, want the set", err)
+			t.Fatalf("ParsePublished = %v, want the set", err)
 		}
 		first := slices.MinFunc(overrides, func(a, b limits.Override) int { return a.Until.Compare(b.Until) }).Until
 		halfPast := time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC) // when ernie's entry ends
@@ -340,7 +340,7 @@ func TestWithIsWhatTheFileWouldSay(t *testing.T) {
 			}
 			for _, at := range []time.Time{overrideEpoch, first.Add(-1), first, overrideEpoch.Add(end), halfPast} {
 				if diff := cmp.Diff(set.At(at).User(key), again.At(at).User(key), allFields); diff != "" {
-					t.Fatalf("%s at %v: Parse(Source()) (-set +parsed):\n%s", key, at, diff)
+					t.Fatalf("%s at %v: ParsePublished (-set +parsed):\n%s", key, at, diff)
 				}
 			}
 			after := overrideEpoch.Add(end)
@@ -416,9 +416,9 @@ func FuzzDecodeOverrides(f *testing.F) {
 		if in := len(out.Overrides()); in+len(refused) != len(list) {
 			t.Fatalf("With(%q): %d in force and %d refused of %d", data, in, len(refused), len(list))
 		}
-		again, err := Parse("f", out.Source())
+		again, err := ParsePublished("f", out.Source(), out.EncodedOverrides())
 		if err != nil || again.Version() != out.Version() {
-			t.Fatalf("With(%q): Parse(Source()) = %v", data, err)
+			t.Fatalf("With(%q): ParsePublished = %v", data, err)
 		}
 		if diff := cmp.Diff(out.Overrides(), again.Overrides()); diff != "" {
 			t.Fatalf("With(%q): overrides (-set +parsed):\n%s", data, diff)

@@ -307,7 +307,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		if file, overrides, _ := SplitSource(data); overrides == nil && !isBundle(file) {
+		if !isBundle(data) {
 			schemaAccepts(t, data)
 		}
 		again, err := Parse("f", set.Source())

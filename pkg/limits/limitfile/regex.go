@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"gopkg.in/yaml.v3"
-
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 const (
@@ -17,21 +15,19 @@ const (
 	maxRegexRepeats = 4 // without an upper bound: *, + and {n,}
 )
 
-// readRegex reads a regular expression for paths.
-func (f *file) readRegex(m *limits.Match, at place, n *yaml.Node) {
+// readRegex reads a regular expression for paths. It is "" after an error.
+func (f *file) readRegex(at place, n *yaml.Node) string {
 	if !f.isPlain(n) {
-		return
+		return ""
 	}
-	// An empty expression would match all paths, which is what no expression says.
 	if n.Kind != yaml.ScalarNode || isNull(n) || n.ShortTag() == "!!bool" || n.Value == "" {
 		f.errorf(n, "%s must be a regular expression such as '^/[^/]+/?$', got %s", at, describe(n))
-		return
+		return ""
 	}
 	if err := checkRegex(n.Value); err != nil {
 		f.errorf(n, "%s %v", at, err)
-		return
 	}
-	m.PathRegex = n.Value
+	return n.Value
 }
 
 // checkRegex accepts the regular expressions of RE2 that PCRE, which HAProxy uses,

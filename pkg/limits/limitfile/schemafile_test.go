@@ -227,7 +227,7 @@ func schemaQueues() *schema {
 		Title: "Queues of background jobs", Description: "How many workers a process has for each of a service's three queues: NAME_priority, NAME_default and NAME_scheduled. A name is of a-z and 0-9, with single _ or - between them. Environment variables such as ANALYSIS_QUEUE_PRIORITY_WORKERS come before this.",
 		Type: "object", MinProperties: jsonschema.Ptr(1), MaxProperties: jsonschema.Ptr(maxServices), PropertyNames: serviceNames(),
 		AdditionalProperties: &schema{AnyOf: []*schema{
-			{Type: "object", AdditionalProperties: nothing(), Required: workersFields.names(), Properties: map[string]*schema{
+			{Type: "object", AdditionalProperties: nothing(), Required: workersFields, Properties: map[string]*schema{
 				"priority":  workers("Priority", "For jobs of tiers that pay."),
 				"default":   workers("Default", "For jobs of all other users."),
 				"scheduled": workers("Scheduled", "For jobs that a scheduler starts, of any user."),
@@ -247,17 +247,17 @@ func schemaQueues() *schema {
 func schemaDedicated() *schema {
 	dedicated := func() *schema {
 		properties := map[string]*schema{}
-		for _, class := range dedicatedFields.names() {
+		for _, class := range workersFields {
 			properties[class] = &schema{Title: "Workers of the " + class + " queues", Description: "A whole number from 1; left out, these jobs go to the queues of everybody.", Type: "integer", Minimum: number(1), Maximum: number(limits.MaxWorkers), Examples: []any{10}}
 		}
 		return &schema{Type: "object", MinProperties: jsonschema.Ptr(1), AdditionalProperties: nothing(), Properties: properties}
 	}
 	return &schema{
 		Title: "Dedicated workers", Description: "How many workers a process has, in the queues of each service, for the jobs of a tier alone, or, under users, of a user alone. A name is of a-z and 0-9, with single _ or - between them.",
-		Type: "object", PropertyNames: &schema{Pattern: dedicatedPattern},
+		Type: "object", PropertyNames: &schema{Pattern: servicePattern},
 		AdditionalProperties: dedicated(),
 		Properties: map[string]*schema{
-			workersForUsers: {Title: "Users", Description: "The same of users, by name.", Type: "object", PropertyNames: &schema{Pattern: dedicatedPattern}, AdditionalProperties: dedicated()},
+			workersForUsers: {Title: "Users", Description: "The same of users, by name.", Type: "object", PropertyNames: &schema{Pattern: servicePattern}, AdditionalProperties: dedicated()},
 		},
 		Examples: []any{json.RawMessage(`{"enterprise":{"priority":10},"users":{"alice":{"default":2}}}`)},
 	}

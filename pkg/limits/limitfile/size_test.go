@@ -25,7 +25,7 @@ func TestParseSize(t *testing.T) {
 		{"1024GiB", 1_099_511_627_776},
 		{"1099511627776", 1_099_511_627_776},
 	} {
-		if got, err := parseSize(tt.in); got != tt.want || err != nil {
+		if got, err := sizeScale.parse(tt.in); got != tt.want || err != nil {
 			t.Errorf("parseSize(%q) = %d, %v, want %d", tt.in, got, err, tt.want)
 		}
 	}
@@ -59,7 +59,7 @@ func TestParseSizeErrors(t *testing.T) {
 		{"above 64 bits by its unit", "9999999999999TiB", "must be at most 1TiB per second, got 9999999999999TiB"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := parseSize(tt.in)
+			got, err := sizeScale.parse(tt.in)
 			if got != 0 || err == nil || err.Error() != tt.want {
 				t.Errorf("parseSize(%q) = %d, %v, want %s", tt.in, got, err, tt.want)
 			}
@@ -72,7 +72,7 @@ func FuzzSize(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		n, err := parseSize(s)
+		n, err := sizeScale.parse(s)
 		if err != nil {
 			if n != 0 || err.Error() == "" || strings.ContainsAny(err.Error(), "\n\x00") {
 				t.Errorf("parseSize(%q) = %d, %q, want 0 and one line", s, n, err)
@@ -91,7 +91,7 @@ func FuzzSize(f *testing.F) {
 func TestParsePriority(t *testing.T) {
 	const forms = "must be a whole number from -2047 to 2047, of which the lowest is served first, got "
 	for n := -limits.MaxPriority; n <= limits.MaxPriority; n++ {
-		if got, err := parsePriority(strconv.Itoa(n)); got != n || err != nil {
+		if got, err := parsePriority(strconv.Itoa(n)); got != int64(n) || err != nil {
 			t.Fatalf("parsePriority(%d) = %d, %v, want %d", n, got, err, n)
 		}
 	}
@@ -131,7 +131,7 @@ func FuzzPriority(f *testing.F) {
 			}
 			return
 		}
-		if n < -limits.MaxPriority || n > limits.MaxPriority || strconv.Itoa(n) != s {
+		if n < -limits.MaxPriority || n > limits.MaxPriority || strconv.FormatInt(n, 10) != s {
 			t.Errorf("parsePriority(%q) = %d, want an error", s, n)
 		}
 	})

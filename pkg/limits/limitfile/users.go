@@ -1,11 +1,13 @@
 package limitfile
 
 import (
-	"errors"
-	"fmt"
-	"regexp"
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
-	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -13,110 +15,240 @@ import (
 )
 
 const (
-	// maxPatterns bounds the patterns of a file, those of exempt users included.
-	maxPatterns = 10_000
-	// maxOddPatterns bounds those of them that are neither prefix* nor *suffix, which are
-	// tried one after the other for each user (see limits.Set).
-	maxOddPatterns = 256
+	maxPatterns    = 10_000 // of a file, those of exempt users included
+	maxOddPatterns = 256    // those of them that are neither prefix* nor *suffix (see limits.Set)
+	maxExempt      = 10_000 // users, and addresses
+	maxPaths       = 1000
 )
+
+// readTiers reads all tiers. A tier with errors is known too, so that naming it is no error.
+func (f *file) readTiers(n, defaultTier *yaml.Node) {
+	for key, value := range f.eachEntry(n, place{field: "tiers"}, "{free: {concurrent: 10}}") {
+		switch {
+		case !limits.IsOwnKey(key.Value):
+			f.errorf(key, "the tier name %s is not usable; write 1 to %d bytes without control characters, and no ~ in front", quote(key.Value), limits.MaxOwnKey)
+		case key.Value == limits.ExemptTier:
+			f.errorf(key, "the tier name exempt is taken: it is the tier of those who are under exempt")
+		default:
+			f.tiers[key.Value] = &tier{f.readTier(key, value), key.Line}
+		}
+	}
+	f.tierNames = slices.Sorted(maps.Keys(f.tiers))
+	byDefault := ""
+	if defaultTier != nil {
+		byDefault = defaultTier.Value
+	}
+	f.completeJobs(byDefault)
+	for name, t := range f.tiers {
+		f.content.Tiers[name] = f.entryOf(f.limitsOf(t.layer), 0, nil)
+		// One entry for all users with the name of a tier and nothing else.
+		f.scalars[name] = f.addEntry(f.content.Tiers[name], packed{&spec{tier: name}, ""})
+	}
+	if isEmpty(n) {
+		f.errorf(n, "tiers is empty; write one at least, such as {free: {concurrent: 10}}")
+	}
+}
+
+func (f *file) readTier(key, n *yaml.Node) layer {
+	where := place{kind: "tier", name: key.Value}
+	// No limits at all must be written down: a value that was forgotten looks the same.
+	if isNull(n) {
+		f.errorf(n, "%s has no value; write {} for a tier without limits", where)
+		return layer{tier: key.Value}
+	}
+	e := entryReader{file: f, first: key.Line}
+	e.readEntry(where, n, "{concurrent: 10}", tierFields)
+	return layer{tier: key.Value}.with(e.spec, limits.OfTier)
+}
+
+// readTierName reads the name of a tier of the file. It is "" after an error. A file
+// without tiers has an error already.
+func (f *file) readTierName(n *yaml.Node, where place) string {
+	switch t, ok := f.tiers[n.Value]; {
+	case !f.isScalar(n, where, "the name of a tier") || f.refuseBool(n, where):
+	case ok:
+		return t.tier
+	case len(f.tiers) > 0:
+		f.refuseUnknown(n, where, "tier", f.tierNames)
+	}
+	return ""
+}
 
 func (f *file) readUsers(at place, n *yaml.Node) {
 	if isNull(n) && f.isPlain(n) {
 		return // every user commented out
 	}
-	// So that the map of a large file does not grow again and again.
 	if len(f.content.Users) == 0 && len(n.Content) > 1000 {
 		f.content.Users = make(map[string]limits.Named, len(n.Content)/2)
 	}
+	before := f.files[f.source].before
 	for key, value := range f.allEntries(n, at, "{alice: free}") {
-		f.readUser(key, value)
+		pattern := limits.IsPattern(key.Value)
+		if pattern && !f.isUsablePattern(key, at) {
+			continue
+		}
+		entry := f.readUser(key, value)
+		wire := limits.Key(key.Value)
+		if first, ok := f.content.Users[wire]; ok {
+			f.refuseTwice(key, first)
+			continue
+		}
+		f.content.Users[wire] = limits.Named{Entry: entry, Line: uint32(before + key.Line)}
+		if wire != key.Value {
+			f.content.Names[wire] = key.Value
+		}
+		if pattern {
+			f.content.Patterns = append(f.content.Patterns, key.Value)
+		}
 	}
-}
-
-// readUser reads one entry of users.
-func (f *file) readUser(key, value *yaml.Node) {
-	pattern := limits.IsPattern(key.Value)
-	if pattern && !f.isUsablePattern(key, place{field: "users"}) {
-		return
-	}
-	// Read before it is known whether the name is there twice, so that all errors are told.
-	entry := f.readUserEntry(key, value)
-	if f.addNamed(key, entry) && pattern {
-		f.content.Patterns = append(f.content.Patterns, key.Value)
-	}
-}
-
-// addNamed reports whether nobody had named the user before.
-func (f *file) addNamed(key *yaml.Node, entry uint32) bool {
-	wire := limits.Key(key.Value)
-	if first, ok := f.content.Users[wire]; ok {
-		f.refuseTwice(key, first)
-		return false
-	}
-	before := f.origins.files[f.source].before
-	f.content.Users[wire] = limits.Named{Entry: entry, Line: uint32(before + key.Line)}
-	if wire != key.Value {
-		f.content.Names[wire] = key.Value
-	}
-	return true
 }
 
 func (f *file) refuseTwice(key *yaml.Node, first limits.Named) {
-	switch in, at := f.origins.find(first.Line); {
+	switch in, at := f.find(first.Line); {
 	case f.isFull(): // a file may name each of a million users twice
 		f.more++
-	// Within one file the line is enough.
-	case in.name == f.sources[f.source].name:
+	case in == f.file:
 		f.errorf(key, "users has %s twice, first on line %d", quote(key.Value), at)
 	default:
-		f.errorf(key, "users: %s is named in two files, first at %s:%d", quote(key.Value), in.name, at)
+		f.errorf(key, "users: %s is named in two files, first at %s:%d", quote(key.Value), in, at)
 	}
 }
 
-// readUserEntry reads a tier's name, or a mapping that overrides some limits of a tier
-// (the default tier if it names none). It returns the index in limits.Content.Entries.
-func (f *file) readUserEntry(key, n *yaml.Node) uint32 {
+// readUser reads a tier's name, or a mapping over a tier. It returns the index in
+// limits.Content.Entries.
+func (f *file) readUser(key, n *yaml.Node) uint32 {
 	where := place{kind: "user", name: key.Value}
-	// Nearly all users, for whom nothing needs to be noted but their tier.
 	if n.Kind == yaml.ScalarNode {
-		return f.scalars[f.readTierName(n, where.atField("tier"))]
+		return f.scalars[f.readTierName(n, where.below("tier"))]
 	}
-	f.beginEntry(key)
-	// Not counted as an error of the entry: what it says can be judged over no tier as well.
-	over := f.layerUnder(where, n, f.tiers[f.content.DefaultTier])
-	found := f.count()
-	e := f.readEntry(over, where, n, "{tier: free, concurrent: 10}", userFields)
-	if f.count() > found {
-		return 0 // no set will be made
+	before := f.count()
+	e := entryReader{file: f, first: key.Line, spec: spec{settings: f.room[:0]}}
+	named := lookup(n, "tier")
+	if named != nil {
+		e.tier = f.readTierName(named, where.below("tier"))
 	}
-	entry := f.entryOf(e.layer)
-	if e.until != nil || e.then != nil {
-		f.readExpiry(&entry, &e, where)
+	e.under = f.tierOf(e.tier, named == nil)
+	beforeFields := f.count()
+	e.readEntry(where, n, "{tier: free, concurrent: 10}", userFields)
+	f.room = e.settings
+	if f.count() == beforeFields {
+		e.readExpiry(where, n)
 	}
-	// Before it is shared: an override needs the drafts, which nobody else keeps.
-	f.keepBase(key.Value, e.layer, entry)
-	return f.record(entry)
+	if f.count() > before {
+		return 0 // no Set will be made
+	}
+	// Users whose entries are written alike share all of it.
+	shape, values := e.appendShape(f.shape[:0]), e.appendValues(f.values[:0])
+	f.shape, f.values = shape, values
+	i, ok := f.written[written{string(shape), string(values)}]
+	if ok {
+		return i
+	}
+	l := f.limitsOf(e.under.with(e.spec, limits.OfUser))
+	var then *limits.Entry
+	if e.until != 0 {
+		then = f.content.Tiers[cmp.Or(e.then, l.Tier)]
+	}
+	own := e.spec
+	own.settings = slices.Clone(own.settings) // the next entry is read into the same room
+	i = f.addEntry(f.entryOf(l, e.until, then), packed{share(f.shapes, shape, &own), string(values)})
+	f.written[written{string(shape), string(values)}] = i
+	return i
+}
+
+// tierOf is the layer of a tier, or of the default one. A tier that is not known has no settings.
+func (f *file) tierOf(name string, byDefault bool) layer {
+	if byDefault {
+		name = f.content.DefaultTier
+	}
+	if t := f.tiers[name]; t != nil {
+		return t.layer
+	}
+	return layer{}
+}
+
+func (f *file) addEntry(e *limits.Entry, p packed) uint32 {
+	f.content.Entries = append(f.content.Entries, e)
+	f.specs = append(f.specs, p)
+	return uint32(len(f.specs) - 1)
+}
+
+// packed is a spec of a user. Without its values it is the same for many users.
+type packed struct {
+	shape  *spec
+	values string
+}
+
+func (p packed) unpack() spec {
+	s := *p.shape
+	s.settings = slices.Clone(s.settings)
+	rest := []byte(p.values)
+	for i := range s.settings {
+		value, n := binary.Varint(rest)
+		s.settings[i].value, rest = value, rest[n:]
+	}
+	return s
+}
+
+func (s *spec) appendValues(to []byte) []byte {
+	for _, one := range s.settings {
+		to = binary.AppendVarint(to, one.value)
+	}
+	return to
+}
+
+// appendShape appends what is the same for all entries that are written alike but for values.
+func (s *spec) appendShape(key []byte) []byte {
+	key = append(append(append(append(key, s.tier...), 0), s.then...), 0)
+	key = strconv.AppendQuote(binary.AppendVarint(key, s.until), s.comment)
+	for _, one := range s.settings {
+		key = append(append(key, one.name...), 0)
+		key = binary.AppendVarint(key, int64(one.line))
+		key = strconv.AppendBool(strconv.AppendBool(key, one.sets), one.drops)
+	}
+	return key
+}
+
+// readExpiry reads from when on an entry is void, and which tier the user has from then on.
+func (e *entryReader) readExpiry(where place, n *yaml.Node) {
+	until, then := lookup(n, "until"), lookup(n, "then")
+	switch {
+	case until == nil && then == nil:
+		return
+	case until == nil:
+		e.errorf(then, "%s needs until: say from when on", where.below("then"))
+		return
+	}
+	t, _ := read(e.file, times, where.below("until"), until)
+	e.until = t.UnixNano()
+	if then != nil {
+		e.then = e.readTierName(then, where.below("then"))
+	} else if !slices.ContainsFunc(limitFields, func(name string) bool { return lookup(n, name) != nil }) {
+		e.errorf(until, "%s has no effect: nothing is overridden that could end; name the tier that follows with then, or leave it out", where.below("until"))
+	}
 }
 
 // isUsablePattern checks a pattern of names, and counts it.
 func (f *file) isUsablePattern(n *yaml.Node, where place) bool {
 	p := n.Value
 	literal := strings.ReplaceAll(p, limits.All, "")
-	odd := isOdd(p)
+	at := strings.Index(p, limits.All)
+	odd := strings.Count(p, limits.All) != 1 || at > 0 && at < len(p)-1
 	if odd {
-		f.odd++
+		f.oddPatterns++
 	}
+	const noUser = "%s: the pattern %s matches nobody: a name "
 	switch {
 	case strings.Contains(p, "**"):
 		f.errorf(n, "%s: the pattern %s has ** in it; one * stands for any run of characters", where, quote(p))
 	// Patterns are compared with keys. A key that is a hash tells nothing of its name.
 	case p[0] == '~':
-		f.errorf(n, "%s: the pattern %s matches nobody: a name that begins with ~ is known by its hash alone; write the whole name", where, quote(p))
+		f.errorf(n, noUser+"that begins with ~ is known by its hash alone; write the whole name", where, quote(p))
 	case len(literal) > limits.MaxOwnKey:
-		f.errorf(n, "%s: the pattern %s matches nobody: a name of more than %d bytes is known by its hash alone; write the whole name", where, quote(p), limits.MaxOwnKey)
-	case strings.ContainsFunc(literal, isControl):
-		f.errorf(n, "%s: the pattern %s matches nobody: a name with control characters is known by its hash alone; write the whole name", where, quote(p))
-	case odd && f.odd == maxOddPatterns+1: // one error says it all
+		f.errorf(n, noUser+"of more than %d bytes is known by its hash alone; write the whole name", where, quote(p), limits.MaxOwnKey)
+	case strings.ContainsFunc(literal, func(r rune) bool { return r < 0x20 || r == 0x7f }):
+		f.errorf(n, noUser+"with control characters is known by its hash alone; write the whole name", where, quote(p))
+	case odd && f.oddPatterns == maxOddPatterns+1: // one error for all of them
 		f.errorf(n, "%s: more than %d patterns have their * neither at the beginning nor at the end alone; write %s as prefix* or *suffix", where, maxOddPatterns, quote(p))
 	default:
 		return true
@@ -124,62 +256,103 @@ func (f *file) isUsablePattern(n *yaml.Node, where place) bool {
 	return false
 }
 
-func isControl(r rune) bool { return r < 0x20 || r == 0x7f }
+var exemptFields = []string{"users", "addresses", "paths"}
 
-// isOdd reports whether a pattern is neither prefix* nor *suffix.
-func isOdd(p string) bool {
-	at := strings.Index(p, limits.All)
-	return strings.Count(p, limits.All) != 1 || at > 0 && at < len(p)-1
+// readExempt reads the users and requests without limits.
+func (f *file) readExempt(where place, n *yaml.Node) {
+	for name, value := range f.eachField(n, where, "{users: [probe], addresses: [10.0.0.0/8], paths: [/healthz]}", exemptFields) {
+		switch at, x := where.below(name), &f.content.Exempt; name {
+		case "users":
+			x.Users = f.readList(value, at, `[probe, "mon-*"]`, maxExempt, f.isExemptUser)
+		case "addresses":
+			x.Addresses = f.readList(value, at, "[10.0.0.0/8, 192.0.2.7]", maxExempt, f.isAddress)
+		case "paths":
+			x.Paths = f.readList(value, at, `[/healthz, "/static/*"]`, maxPaths, f.isExemptPath)
+		}
+	}
 }
 
-// timePattern is a date or a time of RFC 3339 in the years from 2000 to 2199. It means
-// the same in Go and in ECMAScript, which JSON Schema uses.
-const timePattern = `^2[01][0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])` +
-	`(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))?$`
+func (f *file) isExemptUser(n *yaml.Node, where place) bool {
+	f.exempt[n.Value] = n.Line
+	if !limits.IsPattern(n.Value) {
+		return true
+	}
+	if !f.isUsablePattern(n, where) {
+		return false
+	}
+	f.exemptPatterns++
+	return true
+}
 
-var timeForm = regexp.MustCompile(timePattern)
-
-const timeForms = "a date such as 2026-12-01, which begins at 00:00 UTC, or a time such as 2026-12-01T18:00:00Z"
-
-var times = kind[time.Time]{forms: timeForms, silent: true, parse: parseTime}
-
-// parseTime reads what timeForm describes, if there is such a day.
-func parseTime(s string) (t time.Time, err error) {
+func (f *file) isExemptPath(n *yaml.Node, where place) bool {
 	switch {
-	case !timeForm.MatchString(s):
-		err = errors.New("no date and no time")
-	case strings.Contains(s, "T"):
-		t, err = time.Parse(time.RFC3339, s)
+	case !pathsForm.MatchString(n.Value):
+		f.errorf(n, `%s: each must be a path such as /healthz, without blanks, ? or #, or the beginning of one with * behind it, such as "/static/*", got %s`, where, quote(n.Value))
+	case len(n.Value) > maxPathBytes:
+		f.errorf(n, "%s: each must have at most %d bytes, got %d", where, maxPathBytes, len(n.Value))
 	default:
-		t, err = time.Parse(time.DateOnly, s)
+		return true
 	}
-	if err != nil {
-		return t, fmt.Errorf("must be %s, from the year 2000 to 2199, got %s", timeForms, quote(s))
-	}
-	return t, nil
+	return false
 }
 
-// readExpiry reads until and then: from when on the entry is void, and which tier the
-// user has from then on.
-func (f *file) readExpiry(to *limits.Entry, e *entry, where place) {
-	if e.until == nil {
-		f.errorf(e.then, "%s needs until: say from when on", where.atField("then"))
-		return
+// isAddress checks an IP address, or a network in CIDR form. Each has one way to be written.
+func (f *file) isAddress(n *yaml.Node, where place) bool {
+	network, err := netip.ParsePrefix(n.Value)
+	address, addressErr := netip.ParseAddr(n.Value)
+	switch {
+	case addressErr == nil && address.Is4In6() && address.Zone() == "":
+		f.errorf(n, "%s: %s is an IPv4 address; write %s", where, n.Value, address.Unmap())
+	case addressErr == nil && address.Zone() == "":
+		return true
+	case err != nil || network.Addr().Is4In6():
+		f.errorf(n, `%s: each must be an IP address, or a network such as 10.0.0.0/8 or "2001:db8::/32", got %s`, where, quote(n.Value))
+	case network != network.Masked():
+		f.errorf(n, "%s: %s is an address in a network; write %s for the network, or the address alone", where, n.Value, network.Masked())
+	default:
+		return true
 	}
-	var at time.Time
-	// The time is read before the tier, so that both are told of in one go.
-	times.read(f, &at, where.atField("until"), e.until)
-	after := e.tier
-	if e.then != nil {
-		after = f.readTierName(e.then, where.atField("then"))
-		f.written.then = after
-	} else if !e.sets {
-		// The user would go on as before, and whoever wrote the end expects that something does end.
-		f.errorf(e.until, "%s has no effect: nothing is overridden that could end; name the tier that follows with then, or leave it out", where.atField("until"))
-		return
+	return false
+}
+
+var (
+	failedAuthFields = []string{"per_address"}
+	perAddressFields = []string{"requests", "concurrent"}
+)
+
+func (f *file) readFailedAuth(where place, n *yaml.Node) {
+	const example = "{per_address: 30/min}"
+	if isEmpty(n) {
+		f.errorf(n, "%s is empty; leave it out, or write %s", where, example)
 	}
-	if at.IsZero() || f.content.Tiers[after] == nil {
-		return
+	for name, value := range f.eachField(n, where, example, failedAuthFields) {
+		rate, _ := read(f, failedAuth, where.below(name), value)
+		f.content.AddressLimits.FailedAuth, f.content.AddressLimits.FailedAuthWindow = rate.count, rate.window
 	}
-	to.Until, to.Then = at.UnixNano(), f.content.Tiers[after]
+}
+
+func (f *file) readPerAddress(where place, n *yaml.Node) {
+	const example = "{requests: 100, concurrent: 20}"
+	if isEmpty(n) {
+		f.errorf(n, "%s is empty; leave it out, or write %s", where, example)
+	}
+	for name, value := range f.eachField(n, where, example, perAddressFields) {
+		// Both have the same bounds.
+		most, _ := read(f, perSecond, where.below(name), value)
+		if name == "requests" {
+			f.content.AddressLimits.Requests = int(most)
+		} else {
+			f.content.AddressLimits.Concurrent = int(most)
+		}
+	}
+}
+
+// readUsersFrom checks the patterns of further files, which ReadFiles reads.
+func (f *file) readUsersFrom(_ place, n *yaml.Node) {
+	before := f.count()
+	f.readGlobs(n)
+	// Without the files all their users would have the default tier.
+	if !f.bundled && f.count() == before {
+		f.errorf(n, "users_from names further files, which are not here; load the limit file by its path")
+	}
 }

@@ -25,7 +25,7 @@ func TestParseWait(t *testing.T) {
 		{"wait 30s", limits.MaxWait},
 		{"wait 30000ms", limits.MaxWait},
 	} {
-		if got, err := parseWait(tt.in); got != tt.want || err != nil {
+		if got, err := parseWait(tt.in); time.Duration(got) != tt.want || err != nil {
 			t.Errorf("parseWait(%q) = %v, %v, want %v", tt.in, got, err, tt.want)
 		}
 	}
@@ -35,11 +35,11 @@ func TestParseWait(t *testing.T) {
 // what the file may say.
 func TestParseWaitReadsEveryDuration(t *testing.T) {
 	for want := time.Millisecond; want <= limits.MaxWait; want += time.Millisecond {
-		if got, err := parseWait("wait " + want.String()); got != want || err != nil {
+		if got, err := parseWait("wait " + want.String()); time.Duration(got) != want || err != nil {
 			t.Fatalf("parseWait(wait %v) = %v, %v, want %v", want, got, err, want)
 		}
 		ms := fmt.Sprintf("wait %dms", want.Milliseconds())
-		if got, err := parseWait(ms); got != want || err != nil {
+		if got, err := parseWait(ms); time.Duration(got) != want || err != nil {
 			t.Fatalf("parseWait(%s) = %v, %v, want %v", ms, got, err, want)
 		}
 	}
@@ -94,7 +94,8 @@ func FuzzWait(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		d, err := parseWait(s)
+		n, err := parseWait(s)
+		d := time.Duration(n)
 		switch {
 		case err != nil:
 			if d != 0 || err.Error() == "" || len(err.Error()) > 1000 || strings.ContainsAny(err.Error(), "\n\x00") {

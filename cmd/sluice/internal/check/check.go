@@ -56,7 +56,7 @@ func (r *Report) WriteSummary() {
 	case len(from) > 0:
 		r.writeLine("  users_from: %d file(s): %s", len(from), terminal.SomeNames(from))
 	// Not an error: the folder is for users who are still to come. But whoever mistypes it must see it.
-	case len(r.files.Folders) > 0:
+	case len(r.files.Globs) > 0:
 		r.writeLine("  users_from: no file matches")
 	}
 	// A pattern is one of the users named, and may stand for thousands.

@@ -1,0 +1,316 @@
+package limitfile
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// layer is what the layers up to one set together: a tier, a user's entry, an override.
+type layer struct {
+	tier     string
+	settings []setting    // one of a name
+	jobs     *limits.Jobs // nil: nothing is said of them
+}
+
+// with lays what a spec sets over a layer.
+func (l layer) with(s spec, source limits.JobsSource) layer {
+	return layer{l.tier, lay(l.settings, s.settings), layJobs(l.jobs, s.settings, source)}
+}
+
+// lay returns settings with others over them.
+func lay(under, over []setting) []setting {
+	all := slices.Clone(under)
+	for _, s := range over {
+		if s.drops {
+			all = slices.DeleteFunc(all, func(old setting) bool { return isWithin(old.name, s.name) })
+		}
+		if !s.sets {
+			continue
+		}
+		if i := slices.IndexFunc(all, func(old setting) bool { return old.name == s.name }); i >= 0 {
+			all[i] = s
+		} else {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// isWithin reports whether a field is another one or below it. requests.GET/minute and
+// requests.GET.burst are below requests.GET.
+func isWithin(name, field string) bool {
+	rest, ok := strings.CutPrefix(name, field)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '/')
+}
+
+// valueOf is the value of a setting, 0 if there is none.
+func valueOf(all []setting, name string) int64 {
+	for _, s := range all {
+		if s.name == name {
+			return s.value
+		}
+	}
+	return 0
+}
+
+// layJobs returns limits of jobs with settings over them.
+func layJobs(under *limits.Jobs, over []setting, source limits.JobsSource) *limits.Jobs {
+	if !slices.ContainsFunc(over, func(s setting) bool { return isWithin(s.name, "jobs") }) {
+		return under
+	}
+	j := limits.Jobs{}
+	if under != nil {
+		j = *under
+		j.Queues = maps.Clone(j.Queues)
+	}
+	j.Stated = true
+	for _, s := range over {
+		service, isQueue := strings.CutPrefix(s.name, "jobs.queues.")
+		switch {
+		// Not nil: nil says nothing, and the default tier's queues would count.
+		case s.name == "jobs.queues" && (s.drops || j.Queues == nil):
+			j.Queues = map[string]int{}
+		case isQueue:
+			j.LimitQueue(service, int(s.value))
+		case s.name == "jobs.total":
+			j.Total, j.Source = int(s.value), source
+		case s.name == "jobs.class":
+			j.Class = jobsClasses[s.value]
+		}
+	}
+	return &j
+}
+
+// resolver makes Limits and entries of layers. Equal ones are shared, so that memory grows
+// with what differs.
+type resolver struct {
+	*model
+	rates   map[string][]limits.Rate
+	costs   map[string][]limits.Cost
+	jobs    map[string]*limits.Jobs
+	limits  map[string]*limits.Limits
+	entries map[string]*limits.Entry
+	last    *limits.Jobs // the jobs of the last layer that had them unchanged, and what they came to
+	lastIs  *limits.Jobs
+}
+
+func newResolver(m *model) resolver {
+	return resolver{
+		model: m, rates: map[string][]limits.Rate{}, costs: map[string][]limits.Cost{}, jobs: map[string]*limits.Jobs{},
+		limits: map[string]*limits.Limits{}, entries: map[string]*limits.Entry{},
+	}
+}
+
+// share returns the value that is known by a key, or makes v that.
+func share[T any](known map[string]T, key []byte, v T) T {
+	if old, ok := known[string(key)]; ok {
+		return old
+	}
+	known[string(key)] = v
+	return v
+}
+
+// limitsOf returns the Limits of a layer. Each limit's mode is the weakest of its own, that of
+// the layer and that of the file, and a limit whose mode is off is left out.
+func (r *resolver) limitsOf(from layer) *limits.Limits {
+	l := limits.Limits{Tier: from.tier}
+	var rates []limits.Rate
+	var costs []limits.Cost
+	var off []string
+	scope := max(r.mode, limits.Mode(valueOf(from.settings, "mode")))
+	for _, s := range from.settings {
+		kind, name, _ := strings.Cut(s.name, ".")
+		mode := scope
+		if kind != "bandwidth" {
+			of, _, _ := strings.Cut(s.name, "/")
+			mode = max(mode, limits.Mode(valueOf(from.settings, of+".mode")))
+		}
+		isOff := false
+		switch {
+		case s.value == 0 || strings.Contains(name, "."):
+		case kind == "requests":
+			class, w := limits.ParseRateName(name)
+			rate := limits.Rate{Class: class, Window: w, Max: int(s.value), Mode: mode}
+			if w == limits.Second {
+				rate.Burst = int(valueOf(from.settings, s.name+".burst"))
+			}
+			if isOff = mode == limits.Off; !isOff {
+				rates = append(rates, rate)
+			}
+		case kind == "costs":
+			unit, w := limits.ParseCostName(name)
+			cost := limits.Cost{Unit: unit, Window: w, Max: s.value, Mode: mode}
+			if w == limits.Day {
+				cost.DayStart = r.units[unit].dayStart
+			}
+			if isOff = mode == limits.Off; !isOff {
+				costs = append(costs, cost)
+			}
+		case s.name == "concurrent":
+			if isOff = mode == limits.Off; !isOff {
+				l.Concurrent, l.ConcurrentMode = int(s.value), mode
+			}
+		// Bandwidth has no dry run.
+		case kind == "bandwidth" && scope != limits.Enforce:
+			isOff = name != "default_share"
+		case s.name == "bandwidth.down":
+			l.Bandwidth.Down = s.value
+		case s.name == "bandwidth.up":
+			l.Bandwidth.Up = s.value
+		case s.name == "bandwidth.default_share":
+			l.Bandwidth.DefaultShare = s.value
+		case s.name == "over_limit.concurrent":
+			l.Wait = time.Duration(s.value)
+		case s.name == "priority":
+			l.Priority = int(s.value)
+		}
+		if isOff {
+			off = append(off, s.name)
+		}
+	}
+	jobs, none := r.jobsIn(from.jobs, scope)
+	off = append(off, none...)
+	slices.Sort(off)
+	slices.SortFunc(rates, func(a, b limits.Rate) int {
+		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Window, b.Window))
+	})
+	slices.SortFunc(costs, func(a, b limits.Cost) int {
+		return cmp.Or(cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Window, b.Window))
+	})
+
+	// By hand, not by fmt: each of a million users may have limits that no other user has.
+	var key []byte
+	for _, rate := range rates {
+		key = binary.AppendVarint(append(append(key, rate.Class...), 0, byte(rate.Window), byte(rate.Mode)), int64(rate.Max))
+		key = binary.AppendVarint(key, int64(rate.Burst))
+	}
+	rates = share(r.rates, key, slices.Clip(rates))
+	key = append(key, 0)
+	n := len(key)
+	for _, c := range costs {
+		key = binary.AppendVarint(append(append(key, c.Unit...), 0, byte(c.Window), byte(c.Mode)), c.Max)
+	}
+	costs = share(r.costs, key[n:], slices.Clip(costs))
+	for _, text := range append(off, l.Tier, fmt.Sprintf("%p", jobs)) {
+		key = append(append(key, 0), text...)
+	}
+	for _, v := range [...]int64{int64(l.Concurrent), int64(l.ConcurrentMode), l.Bandwidth.Down, l.Bandwidth.Up, l.Bandwidth.DefaultShare, int64(l.Wait), int64(l.Priority)} {
+		key = binary.AppendVarint(append(key, 0), v)
+	}
+	if known := r.limits[string(key)]; known != nil {
+		return known
+	}
+	return share(r.limits, key, limits.NewLimits(l, rates, costs, jobs, off))
+}
+
+// jobsIn is what limits of jobs come to in a mode, and the fields that are off.
+func (r *resolver) jobsIn(j *limits.Jobs, m limits.Mode) (out *limits.Jobs, off []string) {
+	if j == nil {
+		return nil, nil
+	}
+	// Most users have their tier's jobs.
+	if j == r.last && m == limits.Enforce {
+		return r.lastIs, nil
+	}
+	is := *j
+	is.Mode = m
+	// With a limit for each service, 0 exempts a service from it. Without one, it says nothing.
+	is.Queues = maps.Clone(j.Queues)
+	maps.DeleteFunc(is.Queues, func(service string, n int) bool {
+		return n == 0 && (service == limits.All || j.Queues[limits.All] == 0)
+	})
+	if len(is.Queues) == 0 {
+		is.Queues = nil
+	}
+	out = share(r.jobs, fmt.Append(nil, is), &is)
+	if m == limits.Enforce {
+		r.last, r.lastIs = j, out
+	}
+	if m != limits.Off {
+		return out, nil
+	}
+	// Only what the file states can be off.
+	stated := j.Source != limits.Builtin
+	if stated && j.Total > 0 {
+		off = append(off, "jobs.total")
+	}
+	if stated || is.Queues[limits.All] > 0 {
+		for service, n := range is.Queues {
+			if n > 0 {
+				off = append(off, "jobs.queues."+service)
+			}
+		}
+	}
+	return out, off
+}
+
+// entryOf returns the entry with limits, and those that follow at until, Unix time in ns.
+func (r *resolver) entryOf(l *limits.Limits, until int64, then *limits.Entry) *limits.Entry {
+	return share(r.entries, fmt.Appendf(nil, "%p %p %d", l, then, until), &limits.Entry{Limits: l, Until: until, Then: then})
+}
+
+// builtinJobs are those of tiers of these names if the file does not say.
+var builtinJobs = map[string]limits.Jobs{
+	"free":       {Total: 1, Class: limits.DefaultQueues},
+	"pro":        {Total: 3, Class: limits.PriorityQueues},
+	"pro_plus":   {Total: 3, Class: limits.PriorityQueues},
+	"enterprise": {Total: 5, Class: limits.PriorityQueues},
+}
+
+// KnowsJobs reports whether tiers of this name have a number of jobs of their own if the
+// file does not say.
+func KnowsJobs(tier string) bool { _, ok := builtinJobs[tier]; return ok }
+
+// completeJobs gives every tier the jobs that it does not state itself.
+func (m *model) completeJobs(defaultTier string) {
+	// A file that says something of jobs says it of all tiers.
+	stated := len(m.services) > 0
+	for _, t := range m.tiers {
+		stated = stated || t.jobs != nil
+	}
+	// Other tiers take the default tier's numbers. It may be missing, which is an error.
+	byDefault := limits.Jobs{Total: 1, Class: limits.DefaultQueues}
+	if t := m.tiers[defaultTier]; t != nil {
+		byDefault = jobsOver(t.jobs, defaultTier, byDefault)
+	}
+	for name, t := range m.tiers {
+		j := jobsOver(t.jobs, name, byDefault)
+		j.Stated = stated
+		t.jobs = &j
+	}
+}
+
+// jobsOver completes what a tier says of jobs, nil if nothing, from those of the default
+// tier. Queues that are nil say nothing.
+func jobsOver(j *limits.Jobs, name string, byDefault limits.Jobs) limits.Jobs {
+	known, ok := builtinJobs[name]
+	if !ok {
+		known = limits.Jobs{Total: byDefault.Total, Queues: byDefault.Queues, Class: limits.DefaultQueues}
+	}
+	if j == nil {
+		return known
+	}
+	out := *j
+	each, hasEach := out.Queues[limits.All]
+	switch {
+	case out.Source != limits.Builtin:
+	case out.Queues == nil:
+		out.Total, out.Queues = known.Total, known.Queues
+	// A limit for each service stands in the place of the total: see LimitQueue.
+	case each == 0:
+		out.Total = known.Total
+		if inherited := known.Queues[limits.All]; inherited > 0 && !hasEach && len(out.Queues) > 0 {
+			out.Queues = maps.Clone(out.Queues)
+			out.Queues[limits.All] = inherited
+		}
+	}
+	out.Class = cmp.Or(out.Class, known.Class)
+	return out
+}
