@@ -3,6 +3,7 @@ package terms
 import (
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,7 +31,8 @@ func OfJobs(j limits.Jobs) []Term {
 		total = Term{Name: total.Name, Amount: strconv.Itoa(j.Total)}.withMode(j.Mode)
 	}
 	all := []Term{total}
-	for service, n := range j.Queues {
+	for _, service := range slices.Sorted(maps.Keys(j.Queues)) {
+		n := j.Queues[service]
 		t := Term{Name: ofService + service, Amount: NotLimited}
 		if n > 0 {
 			t = Term{Name: t.Name, Amount: strconv.Itoa(n)}.withMode(j.Mode)
