@@ -18,7 +18,8 @@ type crowd struct {
 // the user's jobs in other queues, has one job that waits for the next.
 func (s *sweeper) openGate(ctx context.Context) error {
 	return s.store.heldBack(ctx, func(flows []flow, users []string) error {
-		taken, err := s.runner.Taken(ctx, users)
+		slices.Sort(users)
+		taken, err := s.runner.Taken(ctx, slices.Compact(users))
 		if err != nil {
 			return err
 		}
@@ -57,42 +58,41 @@ func (s *sweeper) closeGate(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("crowded users: %w", err)
 	}
-	failures, budget := s.runner.UserFailures(), s.runner.Budget()
-	for _, crowd := range crowds {
-		// At the limit is not above it: those who wait are behind the gate already.
-		tier := budget.Tier(ctx, crowd.User)
-		tooMany := crowd.Available - sizeOf(tier.Limits, crowd.flow)
-		if tooMany <= 0 {
-			continue
+	budget := s.runner.Budget()
+	for page := range slices.Chunk(crowds, usersPerPage) {
+		users := make([]string, len(page))
+		for i, crowd := range page {
+			users[i] = crowd.User
 		}
-		if err := failures.Add(ctx, s.regate(ctx, crowd.flow, tier.Name, tooMany)); err != nil {
+		taken, err := s.runner.Taken(ctx, users)
+		if err != nil {
 			return err
+		}
+		for _, crowd := range page {
+			tier := budget.Tier(ctx, crowd.User)
+			if err := s.regate(ctx, crowd.flow, tier.Name, crowd.Available-sizeOf(tier.Limits, crowd.flow), taken[crowd.User]); err != nil {
+				return fmt.Errorf("hold jobs back: %w", err)
+			}
 		}
 	}
 	return nil
 }
 
-// regate puts the last jobs of a flow behind the gate again.
-func (s *sweeper) regate(ctx context.Context, crowded flow, tier string, tooMany int) error {
-	asking, cancel := context.WithTimeout(ctx, s.store.answerTimeout)
-	defer cancel()
-	reserved, err := s.cfg.Slots.Reserved(asking, crowded.User)
-	if err != nil {
-		return err
-	}
-	// A job that a slot is reserved for is about to run. Behind the gate it would miss its
-	// reservation.
+// regate puts the last jobs of a flow behind the gate again, if there are too many. Jobs that slots are reserved for
+// are about to run, and would miss their reservations behind it.
+func (s *sweeper) regate(ctx context.Context, crowded flow, tier string, tooMany int, taken []jobs.Slot) error {
 	var except []int64
-	for _, job := range reserved {
-		if id, ok := s.names.riverID(job.ID); ok {
+	for _, slot := range taken {
+		if id, ok := s.names.riverID(slot.ID); ok && slot.Holder == "" {
 			except = append(except, id)
 		}
 	}
 	// Fewer than were asked for are all that there are: the others are locked, or gone.
 	for regated := maxPromoted; regated == maxPromoted && tooMany > 0; tooMany -= regated {
 		var first int
+		var err error
 		if regated, first, err = s.store.regate(ctx, crowded, tooMany, except, s.cfg.GateFor); err != nil {
-			return fmt.Errorf("hold jobs back: %w", err)
+			return err
 		}
 		s.runner.CountDelayed(tier, crowded.Queue, first)
 		s.metrics.Regated.Add(float64(regated))

@@ -203,42 +203,30 @@ func (c *choosy) ReserveFree(ctx context.Context, user string, l jobs.Limits, re
 }
 
 func TestASweepThatFailsForAUserGoesOn(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		fails int // users, before the one who waits
-		ends  bool
-	}{
-		{"for two in a row", 2, false},
-		{"not for three: it is not them", 3, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := &rig{TB: t, reg: prometheus.NewRegistry()}
-			pool, _ := fresh(t)
-			slots := &choosy{Slots: jobs.NewMemory(nil), not: "bad"}
-			for i := range c.fails {
-				park(t, slots, fmt.Sprint("bad", i))
-			}
-			park(t, slots, "zed")
-			fair, err := riverqos.New(riverqos.Config{
-				Pool: pool, Slots: slots, Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
-					return jobs.Tier{Limits: jobs.Limits{Total: 2}}, nil // raised
-				}), User: riverqos.FromArgs("user"), Registry: r.reg,
-			}.SweptEvery(time.Hour).AnsweredWithin(testkit.Patience)) // the next sweep would be in an hour
-			if err != nil {
-				t.Fatal(err)
-			}
-			stop := running(t, fair)
-			result := map[bool]string{false: "done", true: "error"}[c.ends]
-			testkit.Eventually(t, "a sweep is "+result, func() error { return r.counted("sluice_jobs_sweeps_total", result) })
-			stop()
-			if got := r.value("sluice_jobs_errors_total", "sweep"); int(got) != c.fails {
-				t.Errorf("%v failures are noted, want %d", got, c.fails)
-			}
-			u, err := slots.User(context.Background(), "zed")
-			if reserved := len(u.Parked) == 0; err != nil || reserved == c.ends {
-				t.Errorf("the user behind them got a reservation: %v (%v), want %v", reserved, err, !c.ends)
-			}
-		})
+	r := &rig{TB: t, reg: prometheus.NewRegistry()}
+	pool, _ := fresh(t)
+	slots := &choosy{Slots: jobs.NewMemory(nil), not: "bad"}
+	const fails = 3 // users, before the one who waits
+	for i := range fails {
+		park(t, slots, fmt.Sprint("bad", i))
+	}
+	park(t, slots, "zed")
+	fair, err := riverqos.New(riverqos.Config{
+		Pool: pool, Slots: slots, Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
+			return jobs.Tier{Limits: jobs.Limits{Total: 2}}, nil // raised
+		}), User: riverqos.FromArgs("user"), Registry: r.reg,
+	}.SweptEvery(time.Hour).AnsweredWithin(testkit.Patience)) // the next sweep would be in an hour
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, fair)
+	testkit.Eventually(t, "a sweep is done", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
+	stop()
+	if got := r.value("sluice_jobs_errors_total", "sweep"); int(got) != fails {
+		t.Errorf("%v failures are noted, want %d", got, fails)
+	}
+	if u, err := slots.User(context.Background(), "zed"); err != nil || len(u.Parked) > 0 {
+		t.Errorf("the user behind them has %+v, %v, want a reservation", u, err)
 	}
 }
 

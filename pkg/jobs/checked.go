@@ -38,10 +38,6 @@ func (c checked) ReserveFree(ctx context.Context, user string, limits Limits, re
 		func() ([]Job, error) { return c.backEnd.ReserveFree(ctx, user, limits, reserve) })
 }
 
-func (c checked) Reserved(ctx context.Context, user string) ([]Job, error) {
-	return callBackEnd(ctx, "read a user's reservations", validateUser(user), func() ([]Job, error) { return c.backEnd.Reserved(ctx, user) })
-}
-
 func (c checked) Forget(ctx context.Context, job Job) error {
 	_, err := callBackEnd(ctx, "forget a job", job.validate(), func() (any, error) { return nil, c.backEnd.Forget(ctx, job) })
 	return err

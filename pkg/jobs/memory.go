@@ -72,14 +72,6 @@ func (m *memory) ReserveFree(_ context.Context, user string, l Limits, reserve t
 	return reserved, nil
 }
 
-func (m *memory) Reserved(ctx context.Context, user string) (jobs []Job, err error) {
-	usage, err := m.User(ctx, user)
-	for _, slot := range usage.Reserved {
-		jobs = append(jobs, slot.Job)
-	}
-	return jobs, err
-}
-
 func (m *memory) Forget(_ context.Context, j Job) error {
 	m.withAccount(j.User, func(a *account, _ time.Time) { a.forget(j.ID) })
 	return nil

@@ -190,7 +190,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	return &Runner{
 		runnerParts: shared, waker: waker, releaser: releaser,
 		leases:  &leases{runnerParts: shared, releaser: releaser, byHolder: map[string]*lease{}},
-		sweeper: &sweeper{runnerParts: shared, waker: waker, process: process},
+		sweeper: newSweeper(shared, waker, process),
 		process: process,
 	}, nil
 }

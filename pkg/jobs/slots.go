@@ -81,10 +81,6 @@ type Slots interface {
 	// so long, and returns these jobs in their order; each has to be woken.
 	ReserveFree(ctx context.Context, user string, l Limits, reserve time.Duration) (reserved []Job, err error)
 
-	// Reserved returns the jobs of a user for which a slot is reserved, the oldest
-	// reservation first: they may not have been woken.
-	Reserved(ctx context.Context, user string) ([]Job, error)
-
 	// Forget drops the place in the line, or the reservation, of a job that does not exist
 	// any more. A slot that the job holds stays.
 	Forget(ctx context.Context, j Job) error
@@ -93,7 +89,7 @@ type Slots interface {
 	// after the given user on; "" for after begins with the first.
 	Waiting(ctx context.Context, after string, n int) ([]string, error)
 
-	// User returns the slots, reservations and parked jobs of a user.
+	// User returns the slots, reservations (the oldest first) and parked jobs of a user.
 	User(ctx context.Context, user string) (Usage, error)
 
 	// Taken returns the slots of users, each named once, that are held or reserved, in any

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -13,38 +12,53 @@ const (
 	// forgottenSweeps is how many sweeps there are between two searches for jobs that the Slots
 	// forgot.
 	forgottenSweeps = 10
-	// scanFactor is how many times as long as another call a search of a queue's parked jobs may take.
+	// scanFactor is how many times as long as another call a page of users, or a search of a queue's parked jobs, may take.
 	scanFactor = 6
 	// usersPerPage is how many users are looked at together.
 	usersPerPage = 1000
-	// maxUserFailures is for how many users in a row a sweep may fail before it ends. One
-	// failure may be about that user alone, so the sweep goes on with the others; so many in
-	// a row mean that the Slots or the queue itself fail.
-	maxUserFailures = 3
 	// tiersInterval is the time between two looks whether the tiers are others. By those of a
 	// raised limit jobs start with the next sweep, which an operator should not wait for.
 	tiersInterval = time.Second / 10
+	// turnLease is how long the turn of a process lasts that has died. It is shorter than
+	// reservations are, so that the next process still wakes the jobs which that one was to wake.
+	turnLease = 3 * time.Second
 )
 
 // sweeper repairs what crashes and lost messages left behind. One process of a queue sweeps at
-// a time: see turn.go.
+// a time. If a sweep takes longer than its turn, another process sweeps too: each step of a sweep is atomic by itself.
 type sweeper struct {
 	*runnerParts
 	waker   *waker
-	process string
+	turn    Claim  // a slot, like that of a job, of a user who cannot be (no UserKey begins so)
 	inForce string // the tiers by which it sweeps, or swept last
+	sweeps  int    // in a row; 0 if another process sweeps
 }
+
+var oneTurn = Limits{Total: 1}
+
+func newSweeper(shared *runnerParts, waker *waker, process string) *sweeper {
+	job := Job{User: "~sweep." + shared.cfg.Name, ID: "sweep." + process, Queue: "sweep"}
+	return &sweeper{runnerParts: shared, waker: waker, turn: Claim{Job: job, Holder: process}}
+}
+
+// turnLease of a process is shorter with a short lease: slots are free soon then, and are to be handed on as soon.
+func (s *sweeper) turnLease() time.Duration { return min(turnLease, s.cfg.Lease/2) }
 
 // runSweeps sweeps whenever it is this process's turn, until the context ends.
 func (s *sweeper) runSweeps(ctx context.Context) {
 	for ctx.Err() == nil {
+		// Before it asks for any tier: a change in the course of the sweep is for the next one.
+		s.inForce = s.tiersInForce()
 		// What fails with the end of Run is no failure.
-		if err := s.takeTurn(ctx); err != nil && ctx.Err() == nil {
+		if err := s.sweepInTurn(ctx); err != nil && ctx.Err() == nil {
 			s.metrics.Sweeps.WithLabelValues("error").Inc()
 			s.failures.report("sweep", "a sweep failed", err)
+			// Another process may reach what this one cannot.
+			s.endTurn()
 		}
 		s.waitForNext(ctx)
 	}
+	s.endTurn()
 }
 
 // waitForNext waits for about the time between two sweeps, or until the tiers are others. It
@@ -65,84 +79,60 @@ func (s *sweeper) waitForNext(ctx context.Context) {
 	}
 }
 
-// takeTurn sweeps for as long as it is this process's turn.
-func (s *sweeper) takeTurn(ctx context.Context) error {
-	// Also where another process sweeps, or each look would find the change anew.
-	s.inForce = s.tiersInForce()
-	turn := s.turn()
-	// Another process sweeps, for all.
-	if granted, err := turn.take(ctx); err != nil || !granted {
+// sweepInTurn sweeps once if it is this process's turn.
+func (s *sweeper) sweepInTurn(ctx context.Context) error {
+	verdict, err := within(ctx, s.cfg.AnswerTimeout, func(ctx context.Context) (Verdict, error) {
+		return s.cfg.Slots.Acquire(ctx, s.turn, oneTurn, s.turnLease(), false)
+	})
+	if err != nil {
+		return fmt.Errorf("take the turn to sweep: %w", err)
+	}
+	if !verdict.Granted {
+		s.endTurn()
+		return nil
+	}
+	s.sweeps++
+	if err := s.reserveFreeSlots(ctx); err != nil {
 		return err
 	}
-	// After the last renewal, which would begin the turn anew.
-	defer turn.end()
-	if s.cfg.AfterSweeps != nil {
-		defer s.cfg.AfterSweeps()
-	}
-	ctx, lose := context.WithCancelCause(ctx)
-	var keeping sync.WaitGroup
-	defer keeping.Wait()
-	defer lose(nil)
-	keeping.Go(func() { lose(turn.keep(ctx)) })
-	err := s.sweepAgain(ctx)
-	if ctx.Err() != nil {
-		// Why the turn was lost, rather than the sweep's "context canceled".
-		return context.Cause(ctx)
-	}
-	return err
-}
-
-// sweepAgain sweeps until the context ends or a sweep fails. Each call has a time-out of its
-// own, so that a sweep over many users does not fail for its length.
-func (s *sweeper) sweepAgain(ctx context.Context) error {
-	for n := 0; ctx.Err() == nil; n++ {
-		// Before it asks for any tier: a change in the course of the sweep is for the next one.
-		s.inForce = s.tiersInForce()
-		// With an error the turn is given up: another process may reach what this one cannot.
-		if err := s.reserveFreeSlots(ctx); err != nil {
+	if s.cfg.Sweep != nil {
+		if err := s.cfg.Sweep(ctx); err != nil {
 			return err
 		}
-		if s.cfg.Sweep != nil {
-			if err := s.cfg.Sweep(ctx); err != nil {
-				return err
-			}
-		}
-		if n%forgottenSweeps == 0 {
-			if err := s.wakeForgotten(ctx); err != nil {
-				return err
-			}
-		}
-		s.metrics.Sweeps.WithLabelValues("done").Inc()
-		s.waitForNext(ctx)
 	}
+	if s.sweeps%forgottenSweeps == 1 {
+		if err := s.wakeForgotten(ctx); err != nil {
+			return err
+		}
+	}
+	s.metrics.Sweeps.WithLabelValues("done").Inc()
 	return nil
+}
+
+// endTurn lets another process sweep.
+func (s *sweeper) endTurn() {
+	if s.sweeps == 0 {
+		return
+	}
+	s.sweeps = 0
+	if s.cfg.AfterSweeps != nil {
+		s.cfg.AfterSweeps()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastReleaseTimeout)
+	defer cancel()
+	_, _ = s.cfg.Slots.Release(ctx, s.turn, oneTurn, s.turnLease()) // its lease ends all the same
 }
 
 // reserveFreeSlots reserves slots that nobody gave back, or that a raised limit made, and
 // wakes all jobs for which slots are reserved.
 func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
-	failures := UserFailures{runner: s.runnerParts}
 	for after := ""; ; {
 		users, err := within(ctx, s.cfg.AnswerTimeout, func(ctx context.Context) ([]string, error) { return s.cfg.Slots.Waiting(ctx, after, usersPerPage) })
 		if err != nil {
 			return fmt.Errorf("users who wait: %w", err)
 		}
-		// Nearly all who wait have no free slot: one call finds them, and spares two for each.
-		taken, err := s.Taken(ctx, users)
-		// It may be for one user of them. Each is asked for alone then.
-		if err := failures.Add(ctx, err); err != nil {
+		if err := s.reserveForUsers(ctx, users); err != nil {
 			return err
-		}
-		budget := s.Budget()
-		for _, user := range users {
-			// By the tier of now: a limit that was raised lets more in, although no slot became free.
-			reserved, err := s.reserveAll(ctx, user, budget.Tier(ctx, user).Limits, taken[user])
-			if err := failures.Add(ctx, err); err != nil {
-				return err
-			}
-			// Not only the jobs that ReserveFree returned: the worker that was to wake the others may
-			// be dead.
-			s.waker.wakeReserved(ctx, reserved)
 		}
 		// By name and not by number: users come and go between two pages.
 		if len(users) < usersPerPage {
@@ -150,6 +140,38 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 		}
 		after = users[len(users)-1]
 	}
+}
+
+// reserveForUsers is reserveFreeSlots for a page of users. A failure for one of them is reported, and may be about that user
+// alone.
+func (s *sweeper) reserveForUsers(ctx context.Context, users []string) error {
+	// Nearly all who wait have no free slot: one call finds them, and spares one for each.
+	taken, err := s.Taken(ctx, users)
+	if err != nil {
+		return fmt.Errorf("slots of users who wait: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, scanFactor*s.cfg.AnswerTimeout)
+	defer cancel()
+	budget := s.Budget()
+	for _, user := range users {
+		// Not only the jobs that are reserved now: the worker that was to wake the others may be dead.
+		var reserved []Job
+		for _, slot := range taken[user] {
+			if slot.Holder == "" {
+				reserved = append(reserved, slot.Job)
+			}
+		}
+		// By the tier of now: a limit that was raised lets more in, although no slot became free.
+		if limits := budget.Tier(ctx, user).Limits; len(taken[user]) < limits.Total {
+			more, err := within(ctx, s.cfg.AnswerTimeout, func(ctx context.Context) ([]Job, error) { return s.reserveFree(ctx, user, limits) })
+			if err != nil {
+				s.failures.report("sweep", "a sweep failed for a user", err)
+			}
+			reserved = append(reserved, more...)
+		}
+		s.waker.wakeReserved(ctx, reserved)
+	}
+	return ctx.Err()
 }
 
 // Taken returns users' slots that are held or reserved, by user.
@@ -162,26 +184,6 @@ func (r *runnerParts) Taken(ctx context.Context, users []string) (map[string][]S
 	return byUser, err
 }
 
-// reserveAll reserves a user's free slots, and returns all jobs of the user for which slots
-// are reserved. Some of the user's slots are known to be taken.
-func (s *sweeper) reserveAll(ctx context.Context, user string, limits Limits, taken []Slot) (reserved []Job, err error) {
-	// None is free.
-	if len(taken) >= limits.Total {
-		for _, slot := range taken {
-			if slot.Holder == "" {
-				reserved = append(reserved, slot.Job)
-			}
-		}
-		return reserved, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.AnswerTimeout)
-	defer cancel()
-	if _, err := s.reserveFree(ctx, user, limits); err != nil {
-		return nil, err
-	}
-	return s.cfg.Slots.Reserved(ctx, user)
-}
-
 // wakeForgotten makes parked jobs available that are in no line any more, so that they try
 // again. There are such jobs when the Slots have lost their memory, or when a reservation
 // ended before the queue had written that the job was parked.
@@ -189,7 +191,6 @@ func (s *sweeper) wakeForgotten(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, scanFactor*s.cfg.AnswerTimeout)
 	defer cancel()
 	err := s.cfg.Queue.Parked(ctx, s.cfg.Reserve, func(parked []Job) error {
-		// Not those that hold a slot either: such a job runs, though the queue does not say so yet.
 		forgotten, err := s.unknown(ctx, parked)
 		if err != nil || len(forgotten) == 0 {
 			return err
@@ -210,7 +211,7 @@ func (s *sweeper) wakeForgotten(ctx context.Context) error {
 }
 
 // unknown returns the ids of those of the jobs that Slots do not know: that have no slot, no reservation and no
-// place in the line.
+// place in the line. A job with a slot runs, though the queue does not say so yet.
 func (r *runnerParts) unknown(ctx context.Context, jobs []Job) (ids []string, err error) {
 	known := map[string]map[string]bool{} // jobs by user
 	for _, job := range jobs {
@@ -244,28 +245,4 @@ func (u Usage) ids() map[string]bool {
 		ids[job.ID] = true
 	}
 	return ids
-}
-
-// UserFailures counts the users in a row for whom a sweep has failed.
-type UserFailures struct {
-	runner *runnerParts
-	inRow  int
-}
-
-// UserFailures are those of one sweep of an adapter.
-func (r *Runner) UserFailures() *UserFailures { return &UserFailures{runner: r.runnerParts} }
-
-// Add takes the result of a user, and returns the error if the sweep has to end with it.
-func (f *UserFailures) Add(ctx context.Context, err error) error {
-	// What failed before was about single users.
-	if err == nil {
-		f.inRow = 0
-		return nil
-	}
-	// With the context's end every call fails, whoever it is for.
-	if f.inRow++; f.inRow >= maxUserFailures || ctx.Err() != nil {
-		return err
-	}
-	f.runner.failures.report("sweep", "a sweep failed for a user", err)
-	return nil
 }

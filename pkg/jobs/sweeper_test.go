@@ -55,67 +55,17 @@ func TestOneProcessSweepsAtATime(t *testing.T) {
 		}
 		// A process that was killed holds the turn until its lease ends.
 		c := newTestRunner(t, RunnerConfig{Slots: NewMemory(nil), Queue: noQueue{}})
-		if granted, err := (&sweeper{runnerParts: c.runnerParts, process: "killed"}).turn().take(t.Context()); err != nil || !granted {
-			t.Fatalf("take() = %v, %v, want the turn", granted, err)
+		if err := newSweeper(c.runnerParts, c.waker, "killed").sweepInTurn(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 		runs(t, c)
 		time.Sleep(turnLease - time.Millisecond)
-		if got := c.sweeps("done"); got != 0 {
-			t.Errorf("%v sweeps while another process has the turn, want 0", got)
+		if got := c.sweeps("done"); got != 1 {
+			t.Errorf("%v sweeps while another process has the turn, want its own", got)
 		}
 		time.Sleep(time.Second + time.Millisecond)
-		if c.sweeps("done") == 0 {
+		if c.sweeps("done") < 2 {
 			t.Errorf("nobody sweeps %v after a process was killed that did, want less than a reservation of %v", turnLease+time.Second, c.cfg.Reserve)
-		}
-	})
-}
-
-// slowWaiting are Slots whose Waiting takes a while.
-type slowWaiting struct {
-	Slots
-	takes time.Duration
-}
-
-func (s slowWaiting) Waiting(ctx context.Context, after string, n int) ([]string, error) {
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-time.After(s.takes):
-	}
-	return s.Slots.Waiting(ctx, after, n)
-}
-
-// However long a sweep takes, the turn is kept.
-func TestTheTurnIsKeptDuringASweep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slots := NewMemory(nil)
-		a := newTestRunner(t, RunnerConfig{Slots: slowWaiting{slots, time.Minute}, Queue: noQueue{}, AnswerTimeout: time.Hour})
-		runs(t, a)
-		time.Sleep(10 * time.Millisecond)
-		b := newTestRunner(t, RunnerConfig{Slots: slots, Queue: noQueue{}})
-		runs(t, b)
-		time.Sleep(65 * time.Second)
-		if a.sweeps("done") != 1 || b.sweeps("done") != 0 {
-			t.Errorf("sweeps that take a minute: %v and %v in 65 s, want 1 and none of another process", a.sweeps("done"), b.sweeps("done"))
-		}
-	})
-}
-
-// A sweep ends when its turn is lost, and says why.
-func TestALostTurnEndsASweep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slots := NewMemory(nil)
-		a := newTestRunner(t, RunnerConfig{Slots: slowWaiting{slots, time.Minute}, Queue: noQueue{}, AnswerTimeout: time.Hour})
-		ended := make(chan error, 1)
-		go func() { ended <- a.sweeper.takeTurn(t.Context()) }()
-		time.Sleep(time.Second)
-		turn := a.sweeper.turn()
-		if _, err := slots.Release(t.Context(), turn.claim, oneTurn, time.Second); err != nil { // the slots have lost their memory
-			t.Fatal(err)
-		}
-		began := time.Now()
-		if err := <-ended; !errors.Is(err, errTurnLost) || time.Since(began) > turn.lease/turnBeats {
-			t.Errorf("takeTurn() = %v after %v, want %v within %v", err, time.Since(began), errTurnLost, turn.lease/turnBeats)
 		}
 	})
 }
@@ -123,7 +73,7 @@ func TestALostTurnEndsASweep(t *testing.T) {
 // deaf are Slots that do not answer some questions.
 type deaf struct {
 	Slots
-	waiting, taken, reserved bool
+	waiting, taken bool
 }
 
 func (d *deaf) Waiting(ctx context.Context, after string, n int) ([]string, error) {
@@ -142,14 +92,6 @@ func (d *deaf) Taken(ctx context.Context, users []string) ([]Slot, error) {
 	return d.Slots.Taken(ctx, users)
 }
 
-func (d *deaf) Reserved(ctx context.Context, user string) ([]Job, error) {
-	if d.reserved {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	return d.Slots.Reserved(ctx, user)
-}
-
 func TestSlotsThatHangEndASweep(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -157,7 +99,7 @@ func TestSlotsThatHangEndASweep(t *testing.T) {
 		takes time.Duration
 	}{
 		{"for all", deaf{waiting: true}, 5 * time.Second},
-		{"for a page, and for each user, three times", deaf{taken: true, reserved: true}, 15 * time.Second},
+		{"for a page", deaf{taken: true}, 5 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -167,7 +109,7 @@ func TestSlotsThatHangEndASweep(t *testing.T) {
 				}
 				runner := newTestRunner(t, RunnerConfig{Slots: &c.slots, Queue: noQueue{}})
 				began := time.Now()
-				err := runner.sweeper.takeTurn(t.Context())
+				err := runner.sweeper.sweepInTurn(t.Context())
 				if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != c.takes {
 					t.Errorf("a sweep ends with %v after %v, want %v after %v", err, time.Since(began), context.DeadlineExceeded, c.takes)
 				}
@@ -315,23 +257,4 @@ func (c *counted) free(t *testing.T, user string) {
 		t.Fatalf("Renew = %v, %v", lost, err)
 	}
 	<-time.After(time.Millisecond)
-}
-
-func TestUserFailures(t *testing.T) {
-	failed := errors.New("no answer")
-	runner := newTestRunner(t, RunnerConfig{Slots: NewMemory(nil), Queue: noQueue{}})
-	failures := runner.UserFailures()
-	for i, step := range []struct{ result, want error }{
-		{failed, nil}, {failed, nil}, {nil, nil}, // one user's failure may be about that user alone
-		{failed, nil}, {failed, nil}, {failed, failed}, // three in a row are not
-	} {
-		if err := failures.Add(t.Context(), step.result); !errors.Is(err, step.want) {
-			t.Errorf("step %d: Add(%v) = %v, want %v", i, step.result, err, step.want)
-		}
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := runner.UserFailures().Add(ended, failed); !errors.Is(err, failed) {
-		t.Errorf("Add(%v) = %v when the sweep has to end, want it", failed, err)
-	}
 }

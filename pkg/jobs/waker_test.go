@@ -111,12 +111,12 @@ func TestWaker(t *testing.T) {
 						t.Errorf("job %s was tried %d times, want %d", id, got, want)
 					}
 				}
-				left, err := slots.Reserved(t.Context(), "ann")
+				left, err := slots.User(t.Context(), "ann")
 				if err != nil {
 					t.Fatal(err)
 				}
 				var names []string
-				for _, job := range left {
+				for _, job := range left.Reserved {
 					names = append(names, job.ID)
 				}
 				if !slices.Equal(names, c.slots) {

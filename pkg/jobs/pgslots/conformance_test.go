@@ -72,8 +72,6 @@ func callEverything(t *testing.T, slots jobs.Slots) {
 	note("release", reserved, err)
 	reserved, err = slots.ReserveFree(ctx, "alice", limits, long)
 	note("reserve free", reserved, err)
-	reserved, err = slots.Reserved(ctx, "alice")
-	note("reserved", reserved, err)
 	waiting, err := slots.Waiting(ctx, "", 10)
 	note("waiting", waiting, err)
 	note("forget", nil, slots.Forget(ctx, b.Job))
@@ -88,7 +86,6 @@ func callEverything(t *testing.T, slots jobs.Slots) {
 		{"renew", []jobs.Claim{b}, nil},
 		{"release", []jobs.Job{b.Job}, nil},
 		{"reserve free", []jobs.Job(nil), nil},
-		{"reserved", []jobs.Job{b.Job}, nil},
 		{"waiting", []string{"alice"}, nil},
 		{"forget", nil, nil},
 		{"taken", 0, nil},

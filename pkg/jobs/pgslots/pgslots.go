@@ -37,7 +37,7 @@ type slots struct {
 
 	simple *gather.Calls[simpleCall, simpleReply] // that share statements
 
-	acquire, release, together, renew, forget, reserved, sweep, waiting, user, taken string
+	acquire, release, together, renew, forget, sweep, waiting, user, taken string
 }
 
 // New returns the slots in a schema on which Migrate has been called; "" is DefaultSchema.
@@ -60,9 +60,7 @@ func newSlots(pool *pgxpool.Pool, schema string) *slots {
 		renew: in(`SELECT lost FROM @schema@.renew($1::bytea[], $2::bytea[], $3::bytea[], $4::int8) AS lost`),
 		release: in(`SELECT handed, handed_queue FROM @schema@.release(
 			$1::bytea, $2::bytea, $3::bytea, $4::int4, $5::int4, $6::bytea[], $7::int4[], $8::int8)`),
-		forget: in(`SELECT FROM @schema@.forget($1::bytea, $2::bytea)`),
-		reserved: in(`SELECT job, queue FROM @schema@.slots
-			WHERE key = $1::bytea AND holder IS NULL AND until > clock_timestamp() ORDER BY since, place`),
+		forget:  in(`SELECT FROM @schema@.forget($1::bytea, $2::bytea)`),
 		sweep:   in(`SELECT FROM @schema@.sweep($1::int4)`),
 		waiting: in(`SELECT key FROM @schema@.waiting($1::bytea, $2::int4) AS key`),
 		user: in(`SELECT job, queue, holder, left_us FROM (
@@ -131,10 +129,6 @@ func (s *slots) ReserveFree(ctx context.Context, user string, l jobs.Limits, res
 func (s *slots) releaseAndReserve(ctx context.Context, user string, job, holder []byte, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
 	queues, limits := arrays(l)
 	return s.queryJobs(ctx, user, s.release, []byte(user), job, holder, toInt4(l.Total), toInt4(l.OfOthers()), queues, limits, micros(reserve))
-}
-
-func (s *slots) Reserved(ctx context.Context, user string) ([]jobs.Job, error) {
-	return s.queryJobs(ctx, user, s.reserved, []byte(user))
 }
 
 func (s *slots) Forget(ctx context.Context, j jobs.Job) error {

@@ -120,15 +120,6 @@ func (s *slots) releaseAndReserve(ctx context.Context, c jobs.Claim, l jobs.Limi
 	return reserved, nil
 }
 
-func (s *slots) Reserved(ctx context.Context, user string) (reserved []jobs.Job, err error) {
-	// Not "user", with which would come the line: ten thousand jobs, of which nothing is needed.
-	usage, err := s.usage(ctx, user, "slots")
-	for _, slot := range usage.Reserved {
-		reserved = append(reserved, slot.Job)
-	}
-	return reserved, err
-}
-
 func (s *slots) Forget(ctx context.Context, j jobs.Job) error {
 	return s.callForUser(ctx, j.User, append(beginArguments("forget"), j.ID)).Err()
 }
@@ -159,7 +150,11 @@ func (s *slots) Waiting(ctx context.Context, after string, n int) ([]string, err
 }
 
 func (s *slots) User(ctx context.Context, user string) (jobs.Usage, error) {
-	return s.usage(ctx, user, "user")
+	reply, err := s.callForUser(ctx, user, beginArguments("user")).StringSlice()
+	if err != nil {
+		return jobs.Usage{}, err
+	}
+	return readUsage(user, reply)
 }
 
 // Taken is one call for each user, all in one round trip.
@@ -184,14 +179,6 @@ func (s *slots) Taken(ctx context.Context, users []string) (all []jobs.Slot, err
 		all = append(append(all, usage.Held...), usage.Reserved...)
 	}
 	return all, nil
-}
-
-func (s *slots) usage(ctx context.Context, user, operation string) (jobs.Usage, error) {
-	reply, err := s.callForUser(ctx, user, beginArguments(operation)).StringSlice()
-	if err != nil {
-		return jobs.Usage{}, err
-	}
-	return readUsage(user, reply)
 }
 
 // A call is one of the script.

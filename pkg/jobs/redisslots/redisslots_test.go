@@ -198,15 +198,14 @@ func TestRedisFails(t *testing.T) {
 	c, l := jobs.Claim{Job: jobs.Job{User: "alice", ID: "1"}, Holder: "h"}, jobs.Limits{Total: 1}
 	server.SetError("LOADING not yet")
 	calls := map[string]func() error{
-		"acquire a slot":             func() error { _, err := slots.Acquire(ctx, c, l, time.Hour, true); return err },
-		"renew leases":               func() error { _, err := slots.Renew(ctx, []jobs.Claim{c}, time.Hour); return err },
-		"release a slot":             func() error { _, err := slots.Release(ctx, c, l, time.Hour); return err },
-		"reserve free slots":         func() error { _, err := slots.ReserveFree(ctx, "alice", l, time.Hour); return err },
-		"read a user's reservations": func() error { _, err := slots.Reserved(ctx, "alice"); return err },
-		"forget a job":               func() error { return slots.Forget(ctx, c.Job) },
-		"read waiting users":         func() error { _, err := slots.Waiting(ctx, "", 1); return err },
-		"read users' slots":          func() error { _, err := slots.Taken(ctx, []string{"alice"}); return err },
-		"read a user's slots":        func() error { _, err := slots.User(ctx, "alice"); return err },
+		"acquire a slot":      func() error { _, err := slots.Acquire(ctx, c, l, time.Hour, true); return err },
+		"renew leases":        func() error { _, err := slots.Renew(ctx, []jobs.Claim{c}, time.Hour); return err },
+		"release a slot":      func() error { _, err := slots.Release(ctx, c, l, time.Hour); return err },
+		"reserve free slots":  func() error { _, err := slots.ReserveFree(ctx, "alice", l, time.Hour); return err },
+		"forget a job":        func() error { return slots.Forget(ctx, c.Job) },
+		"read waiting users":  func() error { _, err := slots.Waiting(ctx, "", 1); return err },
+		"read users' slots":   func() error { _, err := slots.Taken(ctx, []string{"alice"}); return err },
+		"read a user's slots": func() error { _, err := slots.User(ctx, "alice"); return err },
 	}
 	for what, call := range calls {
 		if err := call(); err == nil || err.Error() != what+": LOADING not yet" {

@@ -195,8 +195,6 @@ func (s *suite) wantErrors(ctx context.Context, a arguments, calls string, want 
 			err = s.Slots.Forget(ctx, a.claim.Job)
 		case "reserve":
 			_, err = s.Slots.ReserveFree(ctx, a.user, a.limits, a.length)
-		case "reserved":
-			_, err = s.Slots.Reserved(ctx, a.user)
 		case "usage":
 			_, err = s.Slots.User(ctx, a.user)
 		case "taken":

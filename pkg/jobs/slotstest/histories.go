@@ -112,7 +112,11 @@ func (s *suite) callInWords(words []string) (answer string, err error) {
 	case "reserve":
 		reserved, err = s.Slots.ReserveFree(s.ctx, user, limits, length)
 	case "reserved":
-		reserved, err = s.Slots.Reserved(s.ctx, user)
+		var usage jobs.Usage
+		usage, err = s.Slots.User(s.ctx, user)
+		for _, slot := range usage.Reserved {
+			reserved = append(reserved, slot.Job)
+		}
 	default:
 		err = fmt.Errorf("there is no operation %q", operation)
 	}

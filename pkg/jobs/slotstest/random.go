@@ -112,7 +112,6 @@ func (h *play) forget(*rapid.T) {
 
 func (h *play) readAll(*rapid.T) {
 	user := h.anyUser()
-	compare(h, "Reserved", func(slots jobs.Slots) ([]jobs.Job, error) { return slots.Reserved(h.ctx, user) })
 	compare(h, "User", func(slots jobs.Slots) (jobs.Usage, error) {
 		u, err := slots.User(h.ctx, user)
 		// Those who hold slots are in no particular order.
