@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -39,6 +40,15 @@ type Fairness struct {
 	*jobs.Runner // Run is for each worker, until its asynq.Server has shut down
 	user         func(*asynq.Task) string
 	inspector    *asynq.Inspector
+
+	mu     sync.Mutex
+	paused map[string]pause // by queue
+}
+
+// pause is whether a queue is paused, as it was a moment ago.
+type pause struct {
+	is bool
+	at time.Time
 }
 
 // New checks the configuration. It starts nothing: see Run.
@@ -46,7 +56,7 @@ func New(cfg Config) (f *Fairness, err error) {
 	if cfg.Redis == nil || cfg.User == nil {
 		return nil, errors.New("asynqos: Redis and User are required")
 	}
-	f = &Fairness{user: cfg.User, inspector: asynq.NewInspectorFromRedisClient(cfg.Redis)}
+	f = &Fairness{user: cfg.User, inspector: asynq.NewInspectorFromRedisClient(cfg.Redis), paused: map[string]pause{}}
 	cfg.Runner.Queue = f
 	if f.Runner, err = jobs.NewRunner(cfg.Runner); err != nil {
 		return nil, fmt.Errorf("asynqos: %w", err)
@@ -111,17 +121,33 @@ func isWaiting(info *asynq.TaskInfo) bool {
 	return archived || info.State == asynq.TaskStateRetry && info.LastErr == lastError+"true"
 }
 
-// Wake makes tasks available, one after the other.
+// isPaused reports whether a queue is paused. It asks asynq once a second.
+func (f *Fairness) isPaused(queue string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	last := f.paused[queue]
+	if time.Since(last.at) > time.Second {
+		info, err := f.inspector.GetQueueInfo(queue)
+		last = pause{err == nil && info.Paused, time.Now()}
+		f.paused[queue] = last
+	}
+	return last.is
+}
+
+// Wake makes tasks available, one after the other. Tasks that no worker would start lose their reservations to the
+// user's next tasks: those whose deadline has passed, and those in paused queues.
 func (f *Fairness) Wake(ctx context.Context, ids []string) (map[string]jobs.WakeResult, error) {
 	return f.WakeEach(ctx, ids, func(queue, id string) (jobs.WakeResult, error) {
 		switch info, err := f.inspector.GetTaskInfo(queue, id); {
 		case err != nil && !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound):
 			return jobs.WakeGone, err
-		case err == nil && info.State == asynq.TaskStatePending:
-			return jobs.WakeAwake, nil
 		case err == nil && info.State == asynq.TaskStateActive:
 			return jobs.WakeEarly, nil
-		case err == nil && isWaiting(info):
+		case err != nil, !info.Deadline.IsZero() && time.Now().After(info.Deadline), f.isPaused(queue):
+			return jobs.WakeGone, nil
+		case info.State == asynq.TaskStatePending:
+			return jobs.WakeAwake, nil
+		case isWaiting(info):
 			return jobs.WakeDone, f.inspector.RunTask(queue, id)
 		}
 		return jobs.WakeGone, nil

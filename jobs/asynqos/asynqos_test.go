@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/jobs/redisslots"
 )
 
-const queue = "report_default"
+const queue, otherQueue = "report_default", "other_default"
 
 // payload is of the tests' tasks.
 type payload struct {
@@ -88,7 +88,7 @@ func serve(t testing.TB, redisClient redis.UniversalClient, cfg asynqos.Config, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.Queues, server.LogLevel = map[string]int{queue: 1}, asynq.FatalLevel
+	server.Queues, server.LogLevel = map[string]int{queue: 1, otherQueue: 1}, asynq.FatalLevel
 	server.TaskCheckInterval, server.DelayedTaskCheckInterval, server.ShutdownTimeout = 20*time.Millisecond, 100*time.Millisecond, time.Second
 	mux := asynq.NewServeMux()
 	mux.Use(fair.Middleware)
@@ -309,6 +309,105 @@ func TestATaskWithARetryLeftDoesNotWaitInTheArchive(t *testing.T) {
 	r.state("after it", asynq.TaskStateCompleted, 0)
 	r.state("fail for good", asynq.TaskStateArchived, 0)
 	r.failedOnPurpose()
+}
+
+// inLine waits until so many of a user's tasks are in the line.
+func (r *rig) inLine(user string, n int) {
+	r.Helper()
+	testkit.Eventually(r, "tasks wait", func() error {
+		usage, err := r.slots.User(context.Background(), user)
+		if err == nil && len(usage.Parked) != n {
+			err = fmt.Errorf("%d do, want %d", len(usage.Parked), n)
+		}
+		return err
+	})
+}
+
+// Tasks that no worker would start do not hold up those behind them: each reservation would last for 5 s.
+func TestATaskBehindThoseThatCannotStart(t *testing.T) {
+	for name, c := range map[string]struct {
+		option func() asynq.Option
+		cannot func(*rig)
+	}{
+		"their deadline has passed": {
+			func() asynq.Option { return asynq.Deadline(time.Now().Add(time.Second)) },
+			func(*rig) { time.Sleep(time.Second) },
+		},
+		"their queue is paused": {
+			func() asynq.Option { return asynq.MaxRetry(3) },
+			func(r *rig) {
+				if err := r.inspector.PauseQueue(queue); err != nil {
+					r.Fatal(err)
+				}
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, 2, nil)
+			r.enqueue("ann", "hold")
+			r.runs("ann")
+			const n = 20
+			for i := range n {
+				r.enqueue("ann", fmt.Sprint("cannot start ", i), c.option())
+			}
+			r.inLine("ann", n)
+			text, err := json.Marshal(payload{"ann", "behind"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			behind, err := r.client.Enqueue(asynq.NewTask("task", text), asynq.Queue(otherQueue), asynq.Retention(time.Hour))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.inLine("ann", n+1)
+			c.cannot(r)
+			began := time.Now()
+			close(r.held)
+			testkit.Eventually(t, "the task behind them is done", func() error {
+				info, err := r.inspector.GetTaskInfo(otherQueue, behind.ID)
+				if err == nil && info.State != asynq.TaskStateCompleted {
+					err = fmt.Errorf("it is %s", info.State)
+				}
+				return err
+			})
+			// One reservation alone takes 5 s.
+			if took := time.Since(began); took > n*5*time.Second/2 {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}
+
+// asynq keeps a task unique for as long as its producer says, also while it waits for a slot: see docs/jobs.md.
+func TestAUniqueTaskIsUniqueForItsTTL(t *testing.T) {
+	r := start(t, 2, nil)
+	r.enqueue("ann", "hold")
+	r.runs("ann")
+	text, err := json.Marshal(payload{"ann", "unique"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	enqueue := func() error {
+		_, err := r.client.Enqueue(asynq.NewTask("task", text), asynq.Queue(queue), asynq.Unique(2*time.Second))
+		return err
+	}
+	if err := enqueue(); err != nil {
+		t.Fatal(err)
+	}
+	if err := enqueue(); !errors.Is(err, asynq.ErrDuplicateTask) {
+		t.Errorf("a second one: %v, want %v", err, asynq.ErrDuplicateTask)
+	}
+	testkit.Eventually(t, "it is unique no more, though it waits", enqueue)
+	close(r.held)
+	testkit.Eventually(t, "both run", func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.ended) != 3 {
+			return fmt.Errorf("%q have ended", r.ended)
+		}
+		return nil
+	})
 }
 
 // No slots take it, and nobody would learn why it waits.

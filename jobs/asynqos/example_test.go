@@ -53,7 +53,7 @@ func Example() {
 	// The queue is that of the user's tier, and the header is for the metric of waits.
 	tier, _ := tiers.Tier(running, jobs.UserKey("alice"))
 	task := asynq.NewTaskWithHeaders("report", []byte(`{"user_id": "alice"}`), map[string]string{asynqos.SinceHeader: time.Now().Format(time.RFC3339Nano)})
-	if _, err := asynq.NewClientFromRedisClient(client).Enqueue(task, asynq.Queue(jobs.Route("analysis", tier, false))); err != nil {
+	if _, err := asynq.NewClientFromRedisClient(client).Enqueue(task, asynq.Queue(jobs.SelectQueue("analysis", tier, false))); err != nil {
 		log.Fatal(err)
 	}
 	if err := fair.Run(running); err != nil {

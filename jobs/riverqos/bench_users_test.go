@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/jobs/riverqos"
+	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
 )
 
@@ -29,7 +30,7 @@ func BenchmarkUsers(b *testing.B) {
 	var spent time.Duration
 	for b.Loop() {
 		// A new one each time: a list is the answer to further questions for a second.
-		fair, err := riverqos.New(riverqos.Config{Pool: pool, Slots: pgslots.New(pool, ""), Tiers: &tiers{}, User: riverqos.FromArgs("user")})
+		fair, err := riverqos.New(riverqos.Config{Pool: pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: pgslots.New(pool, ""), Tiers: &tiers{}}})
 		if err != nil {
 			b.Fatal(err)
 		}

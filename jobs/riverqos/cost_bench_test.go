@@ -89,7 +89,7 @@ func newCosts(b *testing.B, backend string) *costs {
 	c := &costs{TB: b, pool: pool}
 	c.slots, c.redis = slotsFor(b, backend, dsn)
 	var err error
-	if c.fair, err = riverqos.New(riverqos.Config{Pool: pool, Slots: c.slots, Tiers: costTiers{}, User: riverqos.FromArgs("user")}); err != nil {
+	if c.fair, err = riverqos.New(riverqos.Config{Pool: pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: c.slots, Tiers: costTiers{}}}); err != nil {
 		b.Fatal(err)
 	}
 	return c

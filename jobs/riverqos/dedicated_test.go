@@ -54,7 +54,7 @@ func TestDedicatedWorkers(t *testing.T) {
 			t.Parallel()
 			var strangers atomic.Int64 // jobs in the queue of somebody else
 			r := start(t, append(c.options, func(cfg *riverqos.Config, rc *river.Config) {
-				cfg.Tiers = jobs.FileTiers{Set: func() *limits.Set { return set }}
+				cfg.Runner.Tiers = jobs.FileTiers{Set: func() *limits.Set { return set }}
 				rc.Queues = riverqos.QueueConfigs(queues)
 				rc.Hooks = append(rc.Hooks, river.HookWorkBeginFunc(func(_ context.Context, row *rivertype.JobRow) error {
 					_, class := jobs.Split(row.Queue)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -31,7 +30,7 @@ func TestEachDelayedJobIsCountedOnce(t *testing.T) {
 		"held back by the gate": nil,
 		"parked":                {ungated},
 		"snoozed again and again": {ungated, func(c *riverqos.Config, rc *river.Config) {
-			c.Mode, c.Snooze, c.SnoozeJitter = riverqos.Snooze, 20*time.Millisecond, time.Millisecond
+			c.Runner.Snooze, c.Runner.Environ = true, []string{"FAIRNESS_SNOOZE_DURATION=20ms", "FAIRNESS_SNOOZE_JITTER=1ms"}
 			rc.FetchPollInterval = river.FetchCooldownDefault
 		}},
 	} {
@@ -102,7 +101,7 @@ func TestJobsThatAreNotInsertedAreNotCountedAsDelayed(t *testing.T) {
 func TestJobsThatASweepHoldsBackAreCountedOnce(t *testing.T) {
 	r := &rig{TB: t, reg: prometheus.NewRegistry()}
 	r.pool, _ = fresh(t)
-	fair, err := riverqos.New(riverqos.Config{Pool: r.pool, Slots: jobs.NewMemory(nil), Tiers: &tiers{}, User: riverqos.FromArgs("user"), Registry: r.reg})
+	fair, err := riverqos.New(riverqos.Config{Pool: r.pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: jobs.NewMemory(nil), Tiers: &tiers{}, Registry: r.reg}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func TestTwentyFourJobsOfFourUsers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, append(c.options, func(cfg *riverqos.Config, rc *river.Config) {
-				cfg.Tiers = tiers
+				cfg.Runner.Tiers = tiers
 				// Workers for all that may run, so that only the limits hold jobs back.
 				rc.Queues = map[string]river.QueueConfig{"slow_priority": {MaxWorkers: 18}, "slow_default": {MaxWorkers: 6}}
 			})...)

@@ -21,12 +21,11 @@ import (
 func TestFromTheEnvironmentToADelayedJob(t *testing.T) {
 	t.Parallel() // it mostly waits
 	for _, c := range []struct {
-		name    string
-		mode    riverqos.Mode
-		ungated bool
+		name   string
+		snooze bool
 	}{
-		{"parked, with the gate", riverqos.Park, false},
-		{"asleep meanwhile", riverqos.Snooze, true},
+		{"parked, with the gate", false},
+		{"asleep meanwhile", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -45,9 +44,12 @@ func TestFromTheEnvironmentToADelayedJob(t *testing.T) {
 			}
 			r := start(t, func(cfg *riverqos.Config, rc *river.Config) {
 				createUsers(t, cfg.Pool)
-				cfg.Tiers = &jobs.NamedTiers{File: jobs.FileTiers{Totals: env.Totals}, Name: jobs.Query(cfg.Pool.QueryRow, "SELECT tier FROM users WHERE id = $1")}
-				cfg.Slots = pgslots.New(cfg.Pool, "")
-				cfg.Mode, cfg.Ungated, cfg.Disabled, cfg.Snooze, cfg.SnoozeJitter = c.mode, c.ungated, !env.Enabled, env.Snooze, env.Jitter
+				cfg.Runner.Tiers = &jobs.NamedTiers{File: jobs.FileTiers{Totals: env.Totals}, Name: jobs.Query(cfg.Pool.QueryRow, "SELECT tier FROM users WHERE id = $1")}
+				cfg.Runner.Slots = pgslots.New(cfg.Pool, "")
+				cfg.Runner.Snooze, cfg.Ungated = c.snooze, c.snooze
+				for name, text := range variables {
+					cfg.Runner.Environ = append(cfg.Runner.Environ, name+"="+text)
+				}
 				rc.Queues, rc.FetchPollInterval = riverqos.QueueConfigs(queues), river.FetchCooldownDefault
 			})
 			// 12 as the variable says, and what is built in for the other two queues.
@@ -77,12 +79,11 @@ func TestFromTheEnvironmentToADelayedJob(t *testing.T) {
 			for _, u := range users {
 				r.runs(u.name, u.most)
 			}
-			switch c.mode {
-			case riverqos.Park:
-				if got := r.states()["gated"]; got != delayed {
-					t.Errorf("%d jobs are delayed, want %d", got, delayed)
+			if !c.snooze {
+				if got := r.states(); got["gated"]+got["parked"] != delayed {
+					t.Errorf("states are %v, want %d delayed", got, delayed)
 				}
-			case riverqos.Snooze:
+			} else {
 				testkit.Eventually(t, "the others sleep", func() error {
 					var slept int
 					err := r.pool.QueryRow(context.Background(), "SELECT count(*) FROM river_job WHERE (metadata->>'snoozes')::int > 0").Scan(&slept)

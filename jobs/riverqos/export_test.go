@@ -12,7 +12,7 @@ import (
 
 // SweptEvery is the configuration with so much time from one sweep to the next.
 func (c Config) SweptEvery(d time.Duration) Config {
-	c.sweep = d
+	c.Runner.SweepInterval = d
 	return c
 }
 

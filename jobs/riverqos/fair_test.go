@@ -61,7 +61,7 @@ func TestAQueueWithoutWorkersDoesNotBlockItsService(t *testing.T) {
 // nobody whom River still has as parked.
 func TestAParkedJobThatTheSlotsForgotRuns(t *testing.T) {
 	t.Parallel() // it mostly waits
-	r := start(t, ungated, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Reserve = 500 * time.Millisecond })
+	r := start(t, ungated, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Runner.Reserve = 500 * time.Millisecond })
 	first := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
 	second := r.insert(1, task{User: "ann"}, "slow_default")
@@ -168,7 +168,7 @@ func (hour) NextRetry(*rivertype.JobRow) time.Time { return time.Now().Add(time.
 func TestAnOutageOfTheSlotsCostsNoAttempt(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broken := &breakable{Slots: jobs.NewMemory(nil)}
-	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Slots = broken })
+	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Runner.Slots = broken })
 	held := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
 	broken.down.Store(true)
@@ -189,7 +189,9 @@ func TestAnOutageOfTheSlotsCostsNoAttempt(t *testing.T) {
 func TestALostLeaseEndsTheJobsContext(t *testing.T) {
 	t.Parallel() // it mostly waits
 	broken := &breakable{Slots: jobs.NewMemory(nil)}
-	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Slots, c.Lease = broken, 600*time.Millisecond })
+	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) {
+		c.Runner.Slots, c.Runner.Lease = broken, 600*time.Millisecond
+	})
 	ids := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
 	broken.down.Store(true)

@@ -86,21 +86,18 @@ func fleetWorkerMain(options string) int {
 
 // config is the one of a process, or of one that inserts its jobs.
 func (o fleetOptions) config(ctx context.Context, pool *pgxpool.Pool) (riverqos.Config, error) {
-	cfg := riverqos.Config{
-		Pool: pool, Tiers: fleetTiers{}, User: riverqos.FromArgs("user"), Lease: o.Lease,
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)), Ungated: o.Snooze, Disabled: o.Without,
-	}
+	cfg := riverqos.Config{Pool: pool, User: riverqos.FromArgs("user"), Ungated: o.Snooze, Runner: jobs.RunnerConfig{Tiers: fleetTiers{}, Lease: o.Lease, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)), Disabled: o.Without}}
 	if o.Snooze {
-		cfg.Mode = riverqos.Snooze
+		cfg.Runner.Snooze = true
 	}
 	if o.Redis != "" {
-		cfg.Slots = redisslots.New(redisOf(o.Redis, ""))
+		cfg.Runner.Slots = redisslots.New(redisOf(o.Redis, ""))
 		return cfg, nil
 	}
 	if err := pgslots.Migrate(ctx, pool, ""); err != nil {
 		return cfg, err
 	}
-	cfg.Slots = pgslots.New(pool, "")
+	cfg.Runner.Slots = pgslots.New(pool, "")
 	return cfg, nil
 }
 

@@ -152,7 +152,7 @@ func (g *gate) ungateAll(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(cmp.Or(g.cfg.sweep, ungateInterval)):
+		case <-time.After(cmp.Or(g.cfg.Runner.SweepInterval, ungateInterval)):
 		}
 	}
 }

@@ -236,7 +236,7 @@ func TestDisabledLetsEverythingGo(t *testing.T) {
 	if err := was.StopAndCancel(stopping); err != nil { // it would park jobs, for which nobody sweeps here
 		t.Fatal(err)
 	}
-	r.startWorker(func(c *riverqos.Config, rc *river.Config) { c.Disabled, c.Registry = true, nil })
+	r.startWorker(func(c *riverqos.Config, rc *river.Config) { c.Runner.Disabled, c.Runner.Registry = true, nil })
 	if was == r.client {
 		t.Fatal("there is no second worker")
 	}

@@ -15,7 +15,7 @@ import (
 // insert marks jobs with their users, and asks the gate for those that could run now. The answer is
 // the trigger's, in the statement that inserts them.
 func (g *gate) insert(ctx context.Context, params []*rivertype.JobInsertParams, doInner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
-	if g.cfg.Disabled {
+	if g.runner.Disabled() {
 		return doInner(ctx)
 	}
 	// One time for the whole insert: a job that is due now must not pass for one of later.

@@ -56,9 +56,7 @@ func TestALockedJobHoldsUpNoSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.lock(id)()
-	fair, err := riverqos.New(riverqos.Config{
-		Pool: r.pool, Slots: jobs.NewMemory(nil), Tiers: &tiers{}, User: riverqos.FromArgs("user"), Registry: r.reg,
-	}.SweptEvery(20 * time.Millisecond))
+	fair, err := riverqos.New(riverqos.Config{Pool: r.pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: jobs.NewMemory(nil), Tiers: &tiers{}, Registry: r.reg}}.SweptEvery(20 * time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +91,7 @@ func TestALockedJobHoldsUpNoOther(t *testing.T) {
 
 // A worker that dies just after it has refused a job leaves it running in River's table.
 func TestAJobThatADeadWorkerHadRefusedRuns(t *testing.T) {
-	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Lease = time.Second })
+	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Runner.Lease = time.Second })
 	r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
 	var id int64

@@ -26,9 +26,7 @@ func TestAProcessThatNeverSwept(t *testing.T) {
 	const name = "sluice_jobs_sweeps_total"
 	r := &rig{TB: t, reg: prometheus.NewRegistry()}
 	pool, _ := fresh(t)
-	fair, err := riverqos.New(riverqos.Config{
-		Pool: pool, Slots: unswept{jobs.NewMemory(nil)}, Tiers: &tiers{}, User: riverqos.FromArgs("user"), Registry: r.reg,
-	})
+	fair, err := riverqos.New(riverqos.Config{Pool: pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: unswept{jobs.NewMemory(nil)}, Tiers: &tiers{}, Registry: r.reg}})
 	if err != nil {
 		t.Fatal(err)
 	}

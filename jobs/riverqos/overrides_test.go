@@ -61,7 +61,7 @@ func startOperated(t testing.TB) *operated {
 		return nil
 	})
 	o.rig = start(t, func(c *riverqos.Config, rc *river.Config) {
-		c.Tiers, c.Slots = o.tiers, redisslots.New(client)
+		c.Runner.Tiers, c.Runner.Slots = o.tiers, redisslots.New(client)
 		rc.Queues["slow_default"] = river.QueueConfig{MaxWorkers: 20}
 	})
 	return o

@@ -10,11 +10,7 @@ import (
 )
 
 // queue is River, as a jobs.Runner sees it.
-type queue struct {
-	store *store
-	names namespace
-	lease time.Duration
-}
+type queue struct{ *resources }
 
 // Wake makes those of the jobs available that are parked or gated.
 func (q queue) Wake(ctx context.Context, slotsIDs []string) (map[string]jobs.WakeResult, error) {
@@ -28,7 +24,7 @@ func (q queue) Wake(ctx context.Context, slotsIDs []string) (map[string]jobs.Wak
 			answer[slotsID] = jobs.WakeForeign
 		}
 	}
-	results, err := q.store.wakeJobs(ctx, ids, q.lease)
+	results, err := q.store.wakeJobs(ctx, ids, q.runner.Lease())
 	for id, result := range results {
 		answer[q.names.slotsID(id)] = result
 	}

@@ -224,10 +224,7 @@ func (r *rig) startWorker(options ...option) {
 	r.Helper()
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(r.work))
-	cfg := riverqos.Config{
-		Pool: r.pool, Slots: r.slots, Tiers: r.tiers, User: riverqos.FromArgs("user"), Registry: r.reg,
-		Logger: slog.New(slog.NewTextHandler(r.Output(), nil)),
-	}.SweptEvery(seldom)
+	cfg := riverqos.Config{Pool: r.pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: r.slots, Tiers: r.tiers, Registry: r.reg, Logger: slog.New(slog.NewTextHandler(r.Output(), nil))}}.SweptEvery(seldom)
 	rcfg := &river.Config{
 		Queues:  map[string]river.QueueConfig{"slow_default": {MaxWorkers: 5}, "fast_default": {MaxWorkers: 5}, river.QueueDefault: {MaxWorkers: 5}},
 		Workers: workers, Logger: slog.New(slog.DiscardHandler), FetchPollInterval: seldom, TestOnly: true,
@@ -235,7 +232,7 @@ func (r *rig) startWorker(options ...option) {
 	for _, o := range options {
 		o(&cfg, rcfg)
 	}
-	r.slots = cfg.Slots
+	r.slots = cfg.Runner.Slots
 	var err error
 	if r.fair, err = riverqos.New(cfg); err != nil {
 		r.Fatal(err)
@@ -408,7 +405,7 @@ func ungated(c *riverqos.Config, _ *river.Config) { c.Ungated = true }
 
 // snoozing is the plain mode, with short naps, which River's polling ends.
 func snoozing(c *riverqos.Config, r *river.Config) {
-	c.Mode, c.Snooze, c.SnoozeJitter = riverqos.Snooze, 50*time.Millisecond, 50*time.Millisecond
+	c.Runner.Snooze, c.Runner.Environ = true, []string{"FAIRNESS_SNOOZE_DURATION=50ms", "FAIRNESS_SNOOZE_JITTER=50ms"}
 	r.FetchPollInterval = river.FetchCooldownDefault
 }
 

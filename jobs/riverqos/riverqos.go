@@ -20,7 +20,9 @@
 package riverqos
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/riverqueue/river"
@@ -55,12 +57,14 @@ func New(cfg Config) (*Fairness, error) {
 		return nil, err
 	}
 	shared := &resources{cfg: cfg, store: newStore(cfg.Pool, cfg.Schema), names: namespace(cfg.Namespace)}
-	shared.store.answerTimeout = cfg.answerTimeout
+	shared.store.answerTimeout = cmp.Or(cfg.Runner.AnswerTimeout, answerTimeout)
 	gate := newGate(shared)
-	shared.metrics = newMetrics(cfg.Registry)
+	shared.metrics = newMetrics(cfg.Runner.Registry)
 	sweeper := &sweeper{resources: shared, gate: gate, depth: &depthGauge{series: shared.metrics.Depth}}
-	if shared.runner, err = cfg.newRunner(queue{shared.store, shared.names, cfg.Lease}, sweeper.sweepOnce, sweeper.stopSweeps); err != nil {
-		return nil, err
+	runner := cfg.Runner
+	runner.Queue, runner.Sweep, runner.AfterSweeps = queue{shared}, sweeper.sweepOnce, sweeper.stopSweeps
+	if shared.runner, err = jobs.NewRunner(runner); err != nil {
+		return nil, fmt.Errorf("riverqos: %w", err)
 	}
 	return &Fairness{resources: shared, gate: gate, sweeper: sweeper, worker: &worker{resources: shared, gate: gate}, lister: &lister{resources: shared}}, nil
 }
@@ -98,7 +102,7 @@ func (m *middleware) InsertMany(ctx context.Context, params []*rivertype.JobInse
 // needs it, before and until some time after its River client: end it when the client has
 // stopped. One that only inserts does not.
 func (f *Fairness) Run(ctx context.Context) error {
-	if f.cfg.Disabled {
+	if f.runner.Disabled() {
 		f.gate.ungateAll(ctx)
 		return nil
 	}

@@ -16,7 +16,7 @@ func (f *Fairness) Route(ctx context.Context, user, service string, scheduled bo
 	if user != "" {
 		tier = f.runner.Budget().Tier(ctx, jobs.UserKey(user))
 	}
-	return &river.InsertOpts{Queue: jobs.Route(service, tier, scheduled)}
+	return &river.InsertOpts{Queue: jobs.SelectQueue(service, tier, scheduled)}
 }
 
 // QueueConfigs are River's, for river.Config, of the queues that have workers here.

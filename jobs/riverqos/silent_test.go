@@ -150,8 +150,8 @@ func behind(t *testing.T, cfg riverqos.Config) (h *hole, fair *riverqos.Fairness
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Pool, cfg.Slots, cfg.Tiers, cfg.User = through, jobs.NewMemory(nil), &tiers{}, riverqos.FromArgs("user")
-	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	cfg.Pool, cfg.Runner.Slots, cfg.Runner.Tiers, cfg.User = through, jobs.NewMemory(nil), &tiers{}, riverqos.FromArgs("user")
+	cfg.Runner.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	if fair, err = riverqos.New(cfg.AnsweredWithin(time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -189,12 +189,12 @@ func TestADatabaseThatWasSilentIsSweptAgain(t *testing.T) {
 		cfg  riverqos.Config
 	}{
 		{"by the sweeps", riverqos.Config{}.SweptEvery(100 * time.Millisecond)},
-		{"by what lets all jobs go", riverqos.Config{Disabled: true}.SweptEvery(100 * time.Millisecond)},
+		{"by what lets all jobs go", riverqos.Config{Runner: jobs.RunnerConfig{Disabled: true}}.SweptEvery(100 * time.Millisecond)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := &rig{TB: t, reg: prometheus.NewRegistry()}
-			c.cfg.Registry = r.reg
+			c.cfg.Runner.Registry = r.reg
 			h, fair, pool := behind(t, c.cfg)
 			stop := running(t, fair)
 			defer stop()
@@ -217,7 +217,7 @@ func TestADatabaseThatWasSilentIsSweptAgain(t *testing.T) {
 func TestRunEndsWhileTheDatabaseIsSilent(t *testing.T) {
 	t.Parallel()
 	r := &rig{TB: t, reg: prometheus.NewRegistry()}
-	h, fair, _ := behind(t, riverqos.Config{Registry: r.reg}.SweptEvery(time.Second))
+	h, fair, _ := behind(t, riverqos.Config{Runner: jobs.RunnerConfig{Registry: r.reg}}.SweptEvery(time.Second))
 	stop := running(t, fair)
 	testkit.Eventually(t, "it sweeps", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
 	h.silence()

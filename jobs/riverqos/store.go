@@ -16,10 +16,6 @@ import (
 )
 
 const (
-	// answerTimeout bounds how long a statement, or a call of the Slots that a sweep makes,
-	// may take. A server that is silent, or a connection that nobody told of its end, would
-	// hold up a loop for ever otherwise.
-	answerTimeout = 5 * time.Second
 	// scanFactor is how many times as long a statement may take that reads all jobs that have
 	// not finished.
 	scanFactor = 6

@@ -34,7 +34,7 @@ func TestATenantsJobOfOneServiceDoesNotHoldUpTheOthers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, append(c.options, func(cfg *riverqos.Config, rc *river.Config) {
-				cfg.Tiers = c.tiers
+				cfg.Runner.Tiers = c.tiers
 				rc.Queues = map[string]river.QueueConfig{"csv_default": {MaxWorkers: 5}, "sync_default": {MaxWorkers: 5}}
 			})...)
 			imports := r.insert(3, task{User: "umbrella", Do: "hang"}, "csv_default")
@@ -74,7 +74,7 @@ func TestTheLastTierCountsWhileItsDatabaseIsAway(t *testing.T) {
 	if got, err := tiers.Tier(t.Context(), "paula"); err == nil || got.Name != "pro" {
 		t.Errorf("without its database: Tier = %+v, %v, want pro and an error", got, err)
 	}
-	r := start(t, func(cfg *riverqos.Config, _ *river.Config) { cfg.Tiers = tiers })
+	r := start(t, func(cfg *riverqos.Config, _ *river.Config) { cfg.Runner.Tiers = tiers })
 	slow := r.insert(5, task{User: "paula", Do: "hang"}, "slow_default")
 	r.runs("paula", 3)
 	close(r.gate("hang"))

@@ -45,7 +45,7 @@ func TestTiersThatHangDoNotBlockAnInsertForEachUser(t *testing.T) {
 	h := &hanging{Tiers: &tiers{}}
 	h.hang.Store(true)
 	pool, _ := fresh(t)
-	fair, err := riverqos.New(riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), Tiers: h, User: riverqos.FromArgs("user")}.TiersWithin(50 * time.Millisecond))
+	fair, err := riverqos.New(riverqos.Config{Pool: pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: jobs.NewMemory(nil), Tiers: h}}.TiersWithin(50 * time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,12 +71,12 @@ func TestTiersThatAnswerSlowlyAreAskedAboutEverybody(t *testing.T) {
 	const slow = 20 * time.Millisecond
 	pool, _ := fresh(t)
 	var ends []time.Time
-	fair, err := riverqos.New(riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), User: riverqos.FromArgs("user"), Tiers: tiersFunc(func(ctx context.Context, _ string) (jobs.Tier, error) {
+	fair, err := riverqos.New(riverqos.Config{Pool: pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: jobs.NewMemory(nil), Tiers: tiersFunc(func(ctx context.Context, _ string) (jobs.Tier, error) {
 		end, _ := ctx.Deadline()
 		ends = append(ends, end)
 		time.Sleep(slow)
 		return jobs.Tier{Limits: jobs.Limits{Total: 5}}, nil
-	})})
+	})}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestTiersThatHangDoNotBlockASweepForEachUser(t *testing.T) {
 			r := &rig{TB: t, reg: prometheus.NewRegistry()}
 			h := &hanging{Tiers: &tiers{}}
 			pool, _ := fresh(t)
-			cfg := riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), Tiers: h, User: riverqos.FromArgs("user"), Registry: r.reg}.SweptEvery(time.Hour).TiersWithin(50 * time.Millisecond)
+			cfg := riverqos.Config{Pool: pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: jobs.NewMemory(nil), Tiers: h, Registry: r.reg}}.SweptEvery(time.Hour).TiersWithin(50 * time.Millisecond)
 			for _, o := range options {
 				o(&cfg, nil)
 			}
@@ -110,7 +110,7 @@ func TestTiersThatHangDoNotBlockASweepForEachUser(t *testing.T) {
 				user := fmt.Sprint("user", i)
 				switch name {
 				case "of those who wait":
-					park(t, cfg.Slots, user)
+					park(t, cfg.Runner.Slots, user)
 				case "of those behind the gate":
 					gatedIn(t, pool, user)
 				default:
@@ -211,11 +211,9 @@ func TestASweepThatFailsForAUserGoesOn(t *testing.T) {
 		park(t, slots, fmt.Sprint("bad", i))
 	}
 	park(t, slots, "zed")
-	fair, err := riverqos.New(riverqos.Config{
-		Pool: pool, Slots: slots, Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
-			return jobs.Tier{Limits: jobs.Limits{Total: 2}}, nil // raised
-		}), User: riverqos.FromArgs("user"), Registry: r.reg,
-	}.SweptEvery(time.Hour).AnsweredWithin(testkit.Patience)) // the next sweep would be in an hour
+	fair, err := riverqos.New(riverqos.Config{Pool: pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: slots, Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
+		return jobs.Tier{Limits: jobs.Limits{Total: 2}}, nil // raised
+	}), Registry: r.reg}}.SweptEvery(time.Hour).AnsweredWithin(testkit.Patience)) // the next sweep would be in an hour
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,12 +271,9 @@ func TestASweepChangesAnyNumberOfJobs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fair, err := riverqos.New(riverqos.Config{
-				Pool: r.pool, Slots: jobs.NewMemory(nil), User: riverqos.FromArgs("user"), Registry: r.reg,
-				Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
-					return jobs.Tier{Limits: jobs.Limits{Total: c.limit}}, nil
-				}),
-			}.SweptEvery(time.Hour).AnsweredWithin(testkit.Patience)) // the next sweep would be in an hour
+			fair, err := riverqos.New(riverqos.Config{Pool: r.pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: jobs.NewMemory(nil), Registry: r.reg, Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
+				return jobs.Tier{Limits: jobs.Limits{Total: c.limit}}, nil
+			})}}.SweptEvery(time.Hour).AnsweredWithin(testkit.Patience)) // the next sweep would be in an hour
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -78,7 +78,7 @@ func (l *lister) makeList(ctx context.Context, n int) (list workerapi.UserList, 
 	for i, user := range users {
 		names[i] = user.User
 	}
-	taken, err := l.cfg.Slots.Taken(ctx, names)
+	taken, err := l.cfg.Runner.Slots.Taken(ctx, names)
 	if err != nil {
 		return list, err
 	}
@@ -144,7 +144,7 @@ func (l *lister) describe(user *waitingUser, tier jobs.Tier, taken []jobs.Slot) 
 		}
 	}
 	slices.Sort(described.Running)
-	if !l.cfg.Disabled {
+	if !l.runner.Disabled() {
 		described.Held = heldBy(user.services, tier.Limits, len(taken), inService)
 	}
 	return described

@@ -38,7 +38,7 @@ func withEachBackEnd(t *testing.T, test func(t *testing.T, in option)) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				c.Slots = fleet.Slots
+				c.Runner.Slots = fleet.Runner.Slots
 			})
 		})
 	}
@@ -172,7 +172,7 @@ func TestUsersNamesTheDatabase(t *testing.T) {
 	of := func(name string) (database string) {
 		pool, dsn := fresh(t)
 		for _, schema := range []string{"", "public", name} {
-			fair, err := riverqos.New(riverqos.Config{Pool: pool, Schema: schema, Slots: jobs.NewMemory(nil), Tiers: &tiers{}, User: riverqos.FromArgs("user")})
+			fair, err := riverqos.New(riverqos.Config{Pool: pool, Schema: schema, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: jobs.NewMemory(nil), Tiers: &tiers{}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -214,7 +214,7 @@ func TestUsersOfADatabaseThatIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	fair, err := riverqos.New(riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), Tiers: &tiers{}, User: riverqos.FromArgs("user"), Registry: registry})
+	fair, err := riverqos.New(riverqos.Config{Pool: pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: jobs.NewMemory(nil), Tiers: &tiers{}, Registry: registry}})
 	if err != nil {
 		t.Fatal(err)
 	}

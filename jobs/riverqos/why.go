@@ -47,7 +47,7 @@ func (f *Fairness) Why(ctx context.Context, id int64) (workerapi.Why, error) {
 			return workerapi.Why{}, err
 		}
 	}
-	why.Reason = reason(why, total, queue, now, f.cfg.Disabled, f.names.slotsID(id))
+	why.Reason = reason(why, total, queue, now, f.runner.Disabled(), f.names.slotsID(id))
 	return why, nil
 }
 
@@ -56,7 +56,7 @@ func (f *Fairness) addUser(ctx context.Context, why *workerapi.Why) (total, queu
 	tier := f.runner.Budget().Tier(ctx, why.User)
 	why.Tier, why.Service = tier.Name, service(why.Queue)
 	why.Max, why.Queues, why.Each = tier.Limits.Total, tier.Limits.Queues, tier.Limits.EachQueue
-	usage, err := f.cfg.Slots.User(ctx, why.User)
+	usage, err := f.cfg.Runner.Slots.User(ctx, why.User)
 	if err != nil {
 		return bound{}, bound{}, fmt.Errorf("slots of job %d's user: %w", why.ID, err)
 	}

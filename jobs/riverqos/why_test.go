@@ -192,13 +192,13 @@ func TestQueueConfigs(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	pool, _ := fresh(t)
-	good := riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), Tiers: &tiers{}, User: riverqos.FromArgs("user")}
+	good := riverqos.Config{Pool: pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: jobs.NewMemory(nil), Tiers: &tiers{}}}
 	if _, err := riverqos.New(good); err != nil {
 		t.Errorf("New() = %v", err)
 	}
 	for want, change := range map[string]func(*riverqos.Config){
-		"riverqos: Pool, Slots, Tiers and User are required": func(c *riverqos.Config) { c.Slots = nil },
-		"riverqos: Lease is -1s, want a positive duration":   func(c *riverqos.Config) { c.Lease = -time.Second },
+		"riverqos: Pool, Slots, Tiers and User are required": func(c *riverqos.Config) { c.Runner.Slots = nil },
+		"riverqos: Lease is -1s, want a positive duration":   func(c *riverqos.Config) { c.Runner.Lease = -time.Second },
 	} {
 		cfg := good
 		change(&cfg)

@@ -23,8 +23,8 @@ type worker struct {
 
 // workInSlot runs a job in a slot of its user, or returns what makes River keep it for later.
 func (w *worker) workInSlot(ctx context.Context, row *rivertype.JobRow, doInner func(context.Context) error) error {
-	// No slot is asked for then, so that jobs run also when the Slots do not answer.
-	if w.cfg.Disabled {
+	// Its metadata is left alone, too.
+	if w.runner.Disabled() {
 		return doInner(ctx)
 	}
 	user, marks := w.userKey(row.Kind, row.EncodedArgs, row.Metadata), readMarks(row.Metadata)

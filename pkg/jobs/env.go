@@ -19,14 +19,41 @@ type Env struct {
 	// not set are not there, but for pro_plus, which then has that of pro.
 	Totals map[string]int
 
-	// Snooze and Jitter are FAIRNESS_SNOOZE_DURATION and FAIRNESS_SNOOZE_JITTER: how long
-	// a job over the limit sleeps where it is not woken, and how much longer at most. 30 s
+	// Snooze and Jitter are FAIRNESS_SNOOZE_DURATION and FAIRNESS_SNOOZE_JITTER, for RunnerConfig.Snooze: how long
+	// a job over the limit sleeps, and how much longer at most. 30 s
 	// and 10 s if they are not set.
 	Snooze, Jitter time.Duration
 }
 
 // maxSnooze is the longest snooze and jitter.
 const maxSnooze = 24 * time.Hour
+
+// lookUpIn is os.LookupEnv for an environment like os.Environ's.
+func lookUpIn(environ []string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		for _, entry := range environ {
+			if text, ok := strings.CutPrefix(entry, name+"="); ok {
+				return text, true
+			}
+		}
+		return "", false
+	}
+}
+
+// ineffective returns the variables that are set and change nothing: limits of tiers that there are not, and times to
+// sleep where jobs are parked.
+func ineffective(cfg RunnerConfig) (names []string) {
+	tiers, known := cfg.Tiers.(interface{ hasTotal(tier string) bool })
+	for _, entry := range cfg.Environ {
+		name, text, _ := strings.Cut(entry, "=")
+		rest, ours := strings.CutPrefix(name, "FAIRNESS_")
+		tier, limit := strings.CutSuffix(rest, "_LIMIT")
+		if ours && text != "" && (limit && known && !tiers.hasTotal(strings.ToLower(tier)) || strings.HasPrefix(rest, "SNOOZE_") && !cfg.Snooze) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
 
 // FromEnv reads them. lookup is like os.LookupEnv; a variable that is empty is not set.
 // The error tells everything that is wrong, by the names of the variables.

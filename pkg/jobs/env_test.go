@@ -1,6 +1,8 @@
 package jobs_test
 
 import (
+	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -93,4 +95,62 @@ func FuzzFromEnv(f *testing.F) {
 			t.Fatalf("a snooze of %q and %q is %v and %v", snooze, jitter, e.Snooze, e.Jitter)
 		}
 	})
+}
+
+// The environment switches a Runner off, and variables that change nothing are named once.
+func TestTheEnvironmentOfARunner(t *testing.T) {
+	var log strings.Builder
+	runner := func(snooze bool, environ ...string) (*jobs.Runner, error) {
+		log.Reset()
+		return jobs.NewRunner(jobs.RunnerConfig{
+			Name: "test", Slots: jobs.NewMemory(nil), Tiers: jobs.FileTiers{Totals: map[string]int{"free": 2}}, Queue: queueOfNothing{}, Snooze: snooze,
+			Environ: environ, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+	}
+	for _, c := range []struct {
+		name     string
+		snooze   bool
+		environ  []string
+		disabled bool
+		log      string
+		err      string
+	}{
+		{"nothing", false, []string{}, false, "", ""},
+		{"off", false, []string{"FAIRNESS_ENABLED=false"}, true, "", ""},
+		{"neither on nor off", false, []string{"FAIRNESS_ENABLED=flase"}, false, "", `FAIRNESS_ENABLED="flase": must be true or false`},
+		{"a limit", false, []string{"FAIRNESS_FREE_LIMIT=2"}, false, "", ""},
+		{"limits of no tier, and of one whose limit is not passed on", false, []string{"FAIRNESS_GOLD_LIMIT=2", "FAIRNESS_PRO_LIMIT=4"}, false, `names="[FAIRNESS_GOLD_LIMIT FAIRNESS_PRO_LIMIT]"`, ""},
+		{"sleep where jobs are parked", false, []string{"FAIRNESS_SNOOZE_JITTER=0"}, false, "names=[FAIRNESS_SNOOZE_JITTER]", ""},
+		{"sleep", true, []string{"FAIRNESS_SNOOZE_JITTER=0"}, false, "", ""},
+	} {
+		r, err := runner(c.snooze, c.environ...)
+		if c.err != "" {
+			if err == nil || err.Error() != c.err {
+				t.Errorf("%s: NewRunner = %v, want %s", c.name, err, c.err)
+			}
+			continue
+		}
+		if err != nil || r.Disabled() != c.disabled || !strings.Contains(log.String(), c.log) || (log.Len() > 0) != (c.log != "") {
+			t.Errorf("%s: NewRunner = %v, disabled %v, and it logs %q, want %v and %q", c.name, err, r.Disabled(), &log, c.disabled, c.log)
+		}
+	}
+	// Even slots that do not answer are not asked.
+	r, err := jobs.NewRunner(jobs.RunnerConfig{Name: "test", Slots: jobs.Checked(nil), Tiers: jobs.FileTiers{}, Queue: queueOfNothing{}, Environ: []string{"FAIRNESS_ENABLED=0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := false
+	if err := r.Work(t.Context(), jobs.Attempt{User: "ann", ID: "1"}, func(context.Context) error { ran = true; return nil }); err != nil || !ran {
+		t.Errorf("Work = %v, it ran: %v, want it to run", err, ran)
+	}
+}
+
+type queueOfNothing struct{}
+
+func (queueOfNothing) Wake(context.Context, []string) (map[string]jobs.WakeResult, error) {
+	return nil, nil
+}
+
+func (queueOfNothing) Parked(context.Context, time.Duration, func([]jobs.Job) error) error {
+	return nil
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // The limit file says how many of a user's jobs run at a time, and which queues they go to.
-func ExampleRoute() {
+func ExampleSelectQueue() {
 	set, err := limitfile.Parse("limits.yaml", []byte(`
 version: 1
 default_tier: free
@@ -28,7 +28,7 @@ users:
 	tiers := jobs.FileTiers{Set: func() *limits.Set { return set }}
 	for _, user := range []string{"ann", "bob"} {
 		tier, err := tiers.Tier(context.Background(), user)
-		fmt.Println(user, tier.Name, tier.Limits.Total, tier.Limits.Of("analysis"), jobs.Route("analysis", tier, false), err)
+		fmt.Println(user, tier.Name, tier.Limits.Total, tier.Limits.Of("analysis"), jobs.SelectQueue("analysis", tier, false), err)
 	}
 	// Output:
 	// ann pro 3 2 analysis_priority <nil>

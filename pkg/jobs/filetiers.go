@@ -45,6 +45,13 @@ func (f FileTiers) InForce() string {
 	return set.Version() + " " + set.Expires().String()
 }
 
+// hasTotal reports whether there is a tier whose total Totals replace.
+func (f FileTiers) hasTotal(tier string) bool {
+	_, replaced := f.Totals[tier]
+	_, exists := f.currentSet().TierLimits(tier)
+	return replaced && exists
+}
+
 // currentSet is the set in use, without what has expired.
 func (f FileTiers) currentSet() *limits.Set {
 	if f.Set != nil {

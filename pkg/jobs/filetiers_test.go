@@ -177,7 +177,7 @@ users: {carol: enterprise, dora: trial, bob: enterprise}
 		{"not the user's of another class", "alice", stored, "x_priority-enterprise", "x_scheduled-enterprise"},
 	} {
 		tier, err := tt.tiers.Tier(t.Context(), tt.user)
-		if queue, scheduled := jobs.Route("x", tier, false), jobs.Route("x", tier, true); queue != tt.queue || scheduled != tt.scheduled || err != nil {
+		if queue, scheduled := jobs.SelectQueue("x", tier, false), jobs.SelectQueue("x", tier, true); queue != tt.queue || scheduled != tt.scheduled || err != nil {
 			t.Errorf("%s: %s's jobs go to %s and %s, %v, want %s and %s", tt.name, tt.user, queue, scheduled, err, tt.queue, tt.scheduled)
 		}
 	}

@@ -98,11 +98,11 @@ func Split(queue string) (service string, c Class) {
 // maxQueueName is the longest name of a queue that River takes.
 const maxQueueName = 64
 
-// Route returns the queue of a service that a job goes to: that of its user's tier, or
+// SelectQueue returns the queue of a service that a job goes to: that of its user's tier, or
 // the one for jobs that a scheduler starts, of any user; or the queue that only workers
 // which are dedicated to the tier or the user take. A job without a user has the zero
 // Tier, and goes to the default queue.
-func Route(service string, t Tier, scheduled bool) string {
+func SelectQueue(service string, t Tier, scheduled bool) string {
 	class, shared := t.Class, Default
 	// Of whichever tier: nobody waits for what a scheduler starts.
 	if scheduled {
@@ -192,7 +192,7 @@ func QueuesOf(set *limits.Set, prefixes map[string]string, lookup func(string) (
 func (w *Workers) dedicate(service string, all []limits.Dedicated) error {
 	for _, d := range all {
 		for class, n := range d.Workers() {
-			// Only of a service that the file does not have: see Route.
+			// Only of a service that the file does not have: see SelectQueue.
 			if name := QueueName(service, Class(class)); len(name) > maxQueueName {
 				return fmt.Errorf("service %s: the queue %s has a name of %d bytes, and River takes %d", service, name, len(name), maxQueueName)
 			}

@@ -168,7 +168,7 @@ func TestRoute(t *testing.T) {
 		{"a scheduler's, with such a name", long, true, "analysis_scheduled"},
 		{"a scheduler's, of nobody", jobs.Tier{}, true, "analysis_scheduled"},
 	} {
-		if got := jobs.Route("analysis", tt.tier, tt.scheduled); got != tt.want {
+		if got := jobs.SelectQueue("analysis", tt.tier, tt.scheduled); got != tt.want {
 			t.Errorf("%s: Route = %s, want %s", tt.name, got, tt.want)
 		}
 	}

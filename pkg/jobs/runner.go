@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,17 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
-)
-
-// Mode is what becomes of a job that gets no slot.
-type Mode int
-
-const (
-	// Park wakes the job as soon as there is a slot for it.
-	Park Mode = iota
-	// Snooze lets it try again after RunnerConfig.Snooze. It needs no wake-up, and is slow: a
-	// job sleeps past free slots.
-	Snooze
 )
 
 // Queue is what a Runner has to know of a job queue. The other thing that only an adapter
@@ -73,16 +63,19 @@ type RunnerConfig struct {
 	// Queue is the job queue.
 	Queue Queue
 
-	// Mode is what becomes of a job that gets no slot; the zero value parks it.
-	Mode Mode
+	// Snooze lets a job that gets no slot sleep for FAIRNESS_SNOOZE_DURATION (30 s) and up to FAIRNESS_SNOOZE_JITTER
+	// (10 s) more, in the place of parking it. It needs no wake-up, and is slow: a job sleeps past free slots.
+	Snooze bool
+	// Disabled runs all jobs without a slot, as FAIRNESS_ENABLED=false does.
+	Disabled bool
+	// Environ is the environment; nil means os.Environ().
+	Environ []string
+
 	// Lease is how long a slot is held by a worker that died; 0 means 15 s.
 	Lease time.Duration
 	// Reserve is how long a slot is kept for a job that was woken; 0 means 5 s. It should be
 	// longer than workers take to find a job that is available.
 	Reserve time.Duration
-	// Snooze and SnoozeJitter are how long a job sleeps in the mode of that name; 0 means
-	// 30 s, and up to 10 s more.
-	Snooze, SnoozeJitter time.Duration
 	// ParkFor is after what time a parked job tries by itself, should nobody wake it; 0 means
 	// 5 min.
 	ParkFor time.Duration
@@ -124,8 +117,6 @@ func (c RunnerConfig) complete() (RunnerConfig, error) {
 	}{
 		{"Lease", &c.Lease, c.Lease},
 		{"Reserve", &c.Reserve, 5 * time.Second},
-		{"Snooze", &c.Snooze, 30 * time.Second},
-		{"SnoozeJitter", &c.SnoozeJitter, 10 * time.Second},
 		{"ParkFor", &c.ParkFor, 5 * time.Minute},
 		{"SweepInterval", &c.SweepInterval, min(time.Second, c.Lease/8)},
 		{"TierTimeout", &c.TierTimeout, 2 * time.Second},
@@ -139,6 +130,9 @@ func (c RunnerConfig) complete() (RunnerConfig, error) {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Environ == nil {
+		c.Environ = os.Environ()
 	}
 	return c, nil
 }
@@ -171,6 +165,7 @@ type Runner struct {
 // runnerParts are what the parts of a Runner share. They do not change after NewRunner.
 type runnerParts struct {
 	cfg      RunnerConfig // with its defaults
+	env      Env
 	failures *failureLog
 	metrics  *runnerMetrics
 }
@@ -181,9 +176,17 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	env, err := FromEnv(lookUpIn(cfg.Environ))
+	if err != nil {
+		return nil, err
+	}
+	if names := ineffective(cfg); len(names) > 0 {
+		cfg.Logger.Warn("environment variables have no effect", "names", names)
+	}
+	cfg.Disabled = cfg.Disabled || !env.Enabled
 	metrics := newRunnerMetrics(cfg.Registry)
 	failures := &failureLog{log: cfg.Logger, errors: metrics.Errors}
-	shared := &runnerParts{cfg: cfg, failures: failures, metrics: metrics}
+	shared := &runnerParts{cfg: cfg, env: env, failures: failures, metrics: metrics}
 	waker := &waker{runnerParts: shared}
 	releaser := &releaser{runnerParts: shared, waker: waker}
 	process := rand.Text()
@@ -214,6 +217,9 @@ func (r *Runner) Run(ctx context.Context) error {
 // RenewLeases renews the leases of all jobs that run here, which Run does three times in a
 // lease. It reports whether each could be renewed or is known to be lost.
 func (r *Runner) RenewLeases(ctx context.Context) bool { return r.leases.renewAll(ctx) }
+
+// Disabled reports whether jobs run without slots.
+func (r *runnerParts) Disabled() bool { return r.cfg.Disabled }
 
 // Lease is how long a slot is held by a worker that died.
 func (r *Runner) Lease() time.Duration { return r.cfg.Lease }

@@ -271,7 +271,7 @@ func TestWork(t *testing.T) {
 	failed := errors.New("it failed")
 	for _, c := range []struct {
 		name    string
-		mode    Mode
+		snooze  bool
 		down    bool
 		taken   bool // another job of the user has the slot
 		user    string
@@ -289,14 +289,14 @@ func TestWork(t *testing.T) {
 		{name: "the job's error", user: "ann", ran: true, do: failed, want: failed, counts: "0 0 0"},
 		{name: "no slot", user: "ann", taken: true, want: ErrSlotsTaken, delay: Delay{For: 5 * time.Minute, Parked: true}, counts: "1 1 0"},
 		{name: "no slot, once more", user: "ann", taken: true, delayed: true, want: ErrSlotsTaken, delay: Delay{For: 5 * time.Minute, Parked: true}, counts: "1 0 0"},
-		{name: "no slot, and nobody parks", mode: Snooze, user: "ann", taken: true, want: ErrSlotsTaken, delay: Delay{For: 30 * time.Second}, most: 40 * time.Second, counts: "1 1 1"},
+		{name: "no slot, and nobody parks", snooze: true, user: "ann", taken: true, want: ErrSlotsTaken, delay: Delay{For: 30 * time.Second}, most: 40 * time.Second, counts: "1 1 1"},
 		{name: "an id that is too long", user: "ann", id: strings.Repeat("x", MaxName+1), want: ErrInvalid, counts: "0 0 0"},
 		{name: "slots that do not answer", user: "ann", down: true, want: ErrSlotsDown, delay: Delay{For: 2 * time.Second, Parked: true}, counts: "1 0 1"},
-		{name: "slots that do not answer, and nobody parks", mode: Snooze, user: "ann", down: true, want: ErrSlotsDown, delay: Delay{For: 2 * time.Second}, counts: "1 0 1"},
+		{name: "slots that do not answer, and nobody parks", snooze: true, user: "ann", down: true, want: ErrSlotsDown, delay: Delay{For: 2 * time.Second}, counts: "1 0 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			slots := &unreachable{Slots: NewMemory(nil)}
-			runner := newTestRunner(t, RunnerConfig{Slots: slots, Queue: noQueue{}, Mode: c.mode})
+			runner := newTestRunner(t, RunnerConfig{Slots: slots, Queue: noQueue{}, Snooze: c.snooze})
 			if c.taken {
 				if _, err := slots.Acquire(t.Context(), claimOf("ann", "other", "x"), Limits{Total: 1}, time.Hour, false); err != nil {
 					t.Fatal(err)

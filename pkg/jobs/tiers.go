@@ -126,6 +126,8 @@ func (n *NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 // InForce is that of the file.
 func (n *NamedTiers) InForce() string { return n.File.InForce() }
 
+func (n *NamedTiers) hasTotal(tier string) bool { return n.File.hasTotal(tier) }
+
 // nameOf returns the name of a user's tier. Callers who waited for a question that failed get its error, and the last
 // name; later callers get that name without an error, until it is time to ask again.
 func (n *NamedTiers) nameOf(ctx context.Context, user string) (string, error) {

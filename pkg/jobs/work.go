@@ -76,7 +76,7 @@ type claimed struct {
 // MaxName bytes, or without an ID, fails with ErrInvalid: it could never have a slot.
 func (r *Runner) Work(ctx context.Context, attempt Attempt, do func(context.Context) error) error {
 	// Jobs of the system have no limit, and nobody's line to wait in.
-	if attempt.User == "" {
+	if attempt.User == "" || r.cfg.Disabled {
 		return do(ctx)
 	}
 	// The holder differs for each attempt: should the queue start a job twice, the later attempt takes
@@ -94,7 +94,7 @@ func (r *Runner) Work(ctx context.Context, attempt Attempt, do func(context.Cont
 	asked := time.Now()
 	// Bounded here, because a queue's time-outs begin with the job itself.
 	verdict, err := within(ctx, acquireTimeout, func(ctx context.Context) (Verdict, error) {
-		return r.cfg.Slots.Acquire(ctx, try.claim, try.tier.Limits, r.cfg.Lease, r.cfg.Mode == Park)
+		return r.cfg.Slots.Acquire(ctx, try.claim, try.tier.Limits, r.cfg.Lease, !r.cfg.Snooze)
 	})
 	switch {
 	// Not granted for all that is known. A job that runs uncounted would break the limit.
@@ -157,7 +157,7 @@ func (r *Runner) refuse(ctx context.Context, try claimed, verdict Verdict) error
 	// Parking was not asked for, or the line is full: nobody will wake the job.
 	if verdict.Place == 0 {
 		r.metrics.Snoozes.WithLabelValues(try.tier.Name).Inc()
-		return &Delay{For: jitter(r.cfg.Snooze, r.cfg.SnoozeJitter), Err: ErrSlotsTaken}
+		return &Delay{For: jitter(r.env.Snooze, r.env.Jitter), Err: ErrSlotsTaken}
 	}
 	// It comes by itself should every wake-up be lost.
 	return &Delay{For: jitter(r.cfg.ParkFor, r.cfg.ParkFor/10), Parked: true, Err: ErrSlotsTaken}
@@ -178,7 +178,7 @@ func (r *Runner) slotsDown(ctx context.Context, try claimed, err error) error {
 	r.metrics.Refused.WithLabelValues(try.tier.Name, "unreachable").Inc()
 	r.metrics.Snoozes.WithLabelValues(try.tier.Name).Inc()
 	// The job may stand in the line. Then a slot may be reserved for it, and it can be woken.
-	return &Delay{For: jitter(slotsDownDelay, slotsDownDelay), Parked: r.cfg.Mode == Park, Err: ErrSlotsDown}
+	return &Delay{For: jitter(slotsDownDelay, slotsDownDelay), Parked: !r.cfg.Snooze, Err: ErrSlotsDown}
 }
 
 // jitter is least, and up to so much more: jobs that were refused together must not come back together.

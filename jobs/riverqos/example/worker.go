@@ -99,8 +99,8 @@ func (w *worker) startRiver(ctx context.Context) (stop func() error, err error) 
 		Name: jobs.Query(w.pool.QueryRow, "SELECT tier FROM "+w.schema+".users WHERE id = $1"),
 	}
 	w.fair, err = riverqos.New(riverqos.Config{
-		Pool: w.pool, Schema: w.schema, Slots: pgslots.New(w.slots, w.schema), Tiers: w.tiers, User: riverqos.FromArgs("user"), Logger: logger(),
-		Disabled: !env.Enabled, Snooze: env.Snooze, SnoozeJitter: max(env.Jitter, 1),
+		Pool: w.pool, Schema: w.schema, User: riverqos.FromArgs("user"),
+		Runner: jobs.RunnerConfig{Slots: pgslots.New(w.slots, w.schema), Tiers: w.tiers, Logger: logger()},
 	})
 	if err != nil {
 		return nil, err

@@ -155,8 +155,8 @@ func refusedCalls(s *suite) {
 		{ofClaim + " forget", func(a *arguments) { a.claim.Queue = tooLong }},
 		{ofClaim, func(a *arguments) { a.claim.Holder = "" }},
 		{ofClaim, func(a *arguments) { a.claim.Holder = tooLong }},
-		{"reserve reserved usage taken", func(a *arguments) { a.user = "" }},
-		{"reserve reserved usage taken", func(a *arguments) { a.user = tooLong }},
+		{"reserve usage taken", func(a *arguments) { a.user = "" }},
+		{"reserve usage taken", func(a *arguments) { a.user = tooLong }},
 		{ofLimits, func(a *arguments) { a.limits.Total = 0 }},
 		{ofLimits, func(a *arguments) { a.limits.Total = -1 }},
 		{ofLimits, func(a *arguments) { a.limits.EachQueue = -1 }},
@@ -175,7 +175,7 @@ func refusedCalls(s *suite) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	cancel()
 	good := arguments{newClaim("alice", "1", "q"), "alice", limitOf(9), short, "", 1}
-	s.wantErrors(ctx, good, ofLength+" forget reserved usage taken waiting", context.Canceled)
+	s.wantErrors(ctx, good, ofLength+" forget usage taken waiting", context.Canceled)
 	s.playSteps("usage alice -> held alice:1@q; parked alice:2@q")
 }
 
