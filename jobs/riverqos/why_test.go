@@ -48,12 +48,14 @@ func TestWhyAJobWaits(t *testing.T) { withEachBackEnd(t, whyAJobWaits) }
 func whyAJobWaits(t *testing.T, in option) {
 	r := start(t, in)
 	r.tiers.set("ann", jobs.Limits{Total: 2, Queues: map[string]int{"slow": 1}})
-	ids := r.insert(3, task{User: "ann", Do: "hang"}, "slow_default")
+	ids := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
+	ids = append(ids, r.insert(3, task{User: "ann", Do: "hang"}, "slow_default")...)
+	r.inLine("ann", 1)
 	fast := r.insert(2, task{User: "ann", Do: "hang"}, "fast_default")
 	r.runs("ann", 2)
-	r.inLine("ann", 1)
-	if u := r.usage("ann"); u.Parked[0].ID == fmt.Sprint(fast[0]) { // they ran for the slot
+	r.inLine("ann", 2)
+	if u := r.usage("ann"); u.Parked[1].ID == fmt.Sprint(fast[0]) { // they ran for the slot
 		fast[0], fast[1] = fast[1], fast[0]
 	}
 	at := time.Now().Add(time.Hour)
@@ -68,9 +70,10 @@ func whyAJobWaits(t *testing.T, in option) {
 		reason      string
 	}{
 		{"it runs", "running", ids[0], "It runs."},
-		{"the next one", "gated", ids[1], "Its user may run 1 at a time in slow, and 1 of their jobs go before it."},
+		{"the next one", "parked", ids[1], "Its user's slots are taken: 2 of 2 in all; it is number 1 in their line."},
 		{"the one after it", "gated", ids[2], "Its user may run 1 at a time in slow, and 2 of their jobs go before it."},
-		{"its user has no slot left", "parked", fast[1], "Its user's slots are taken: 2 of 2 in all; it is number 1 in their line."},
+		{"the last one", "gated", ids[3], "Its user may run 1 at a time in slow, and 3 of their jobs go before it."},
+		{"in another queue", "parked", fast[1], "Its user's slots are taken: 2 of 2 in all; it is number 2 in their line."},
 		{"by its own will", "scheduled", later.Job.ID, "It is scheduled for " + at.UTC().Format(time.RFC3339) + "."},
 		{"without user", "available", system[0], "It waits for a worker. It has no user, so no limit holds it up."},
 	} {
@@ -197,8 +200,8 @@ func TestNewRefuses(t *testing.T) {
 		t.Errorf("New() = %v", err)
 	}
 	for want, change := range map[string]func(*riverqos.Config){
-		"riverqos: Pool, Slots, Tiers and User are required": func(c *riverqos.Config) { c.Runner.Slots = nil },
-		"riverqos: Lease is -1s, want a positive duration":   func(c *riverqos.Config) { c.Runner.Lease = -time.Second },
+		"riverqos: Slots, Tiers, Queue and a Name of up to 256 bytes are required": func(c *riverqos.Config) { c.Runner.Slots = nil },
+		"riverqos: Lease is -1s, want a positive duration":                         func(c *riverqos.Config) { c.Runner.Lease = -time.Second },
 	} {
 		cfg := good
 		change(&cfg)

@@ -68,6 +68,8 @@ type RunnerConfig struct {
 	Snooze bool
 	// Disabled runs all jobs without a slot, as FAIRNESS_ENABLED=false does.
 	Disabled bool
+	// Workers are how many jobs of each queue this process works at a time (Queues.Workers), for the metric.
+	Workers map[string]int
 	// Environ is the environment; nil means os.Environ().
 	Environ []string
 
@@ -185,6 +187,9 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	}
 	cfg.Disabled = cfg.Disabled || !env.Enabled
 	metrics := newRunnerMetrics(cfg.Registry)
+	for queue, n := range cfg.Workers {
+		metrics.Workers.WithLabelValues(queue).Set(float64(n))
+	}
 	failures := &failureLog{log: cfg.Logger, errors: metrics.Errors}
 	shared := &runnerParts{cfg: cfg, env: env, failures: failures, metrics: metrics}
 	waker := &waker{runnerParts: shared}

@@ -7,6 +7,7 @@ import (
 
 // runnerMetrics are of one process.
 type runnerMetrics struct {
+	Workers  *prometheus.GaugeVec     // by queue
 	Running  *prometheus.GaugeVec     // by tier, queue
 	Refused  *prometheus.CounterVec   // by tier, reason
 	Delayed  *prometheus.CounterVec   // by tier, class
@@ -26,6 +27,9 @@ func newRunnerMetrics(registry prometheus.Registerer) *runnerMetrics {
 		return factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	return &runnerMetrics{
+		Workers: factory.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sluice_jobs_workers", Help: "Jobs of a queue that this process works at a time.",
+		}, []string{"queue"}),
 		Running: factory.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sluice_jobs_running", Help: "Jobs that run in a slot in this process, by their user's tier and by queue.",
 		}, []string{"tier", "queue"}),
