@@ -39,7 +39,7 @@ func TestJobs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.workers.Close()
+	defer p.workers.close()
 	list := p.Jobs(t.Context(), 10)
 	if len(list.Users) != 1 || list.Users[0].User != "staff" || list.Users[0].Href != api.Path("staff") || list.Polygen != "one" {
 		t.Errorf("Jobs() = %+v, want user staff at %s, told by one", list, api.Path("staff"))

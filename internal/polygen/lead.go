@@ -111,7 +111,11 @@ func (p *Polygen) takeLead(leader redisbus.Leader, sent time.Time) {
 	p.options.Logger.Info("leadership changed", slog.Bool("leading", leading), slog.String("leader", leader.Name))
 	if leading {
 		// The last leader may have set overrides since this one looked, and published another file.
-		p.wantOverrides()
+		p.overrides.read.Store(false)
+		select {
+		case p.overrides.look <- struct{}{}:
+		default:
+		}
 	}
 }
 

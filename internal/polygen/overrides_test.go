@@ -152,9 +152,6 @@ func TestOverridesOutliveRedis(t *testing.T) {
 	if got := g.set.Load().User("bob").Concurrent; got != 50 {
 		t.Errorf("bob has %d, want 50", got)
 	}
-	if n := testutil.ToFloat64(g.overrides.metrics.restored); n == 0 {
-		t.Error("sluice_overrides_restored_total = 0, want it counted")
-	}
 }
 
 // remove removes an override.
@@ -245,7 +242,7 @@ func TestOverridesRefused(t *testing.T) {
 	if _, err := g.RemoveOverride(t.Context(), api.OverrideRequest{Action: api.RemoveOverride, User: "bob"}); !errors.Is(err, api.ErrNoOverride) {
 		t.Errorf("RemoveOverride of none = %v, want %v", err, api.ErrNoOverride)
 	}
-	if n := testutil.ToFloat64(g.overrides.metrics.writes.WithLabelValues("override", "refused")); n != 4 {
+	if n := testutil.ToFloat64(g.overrides.writes.WithLabelValues("override", "refused")); n != 4 {
 		t.Errorf("refused overrides = %v, want 4", n)
 	}
 	if n := strings.Count(log.String(), "msg=audit"); n != 5 || !strings.Contains(log.String(), `action=override result=refused user=b* by="ops from 127.0.0.1" reason=launch`) {
@@ -266,7 +263,7 @@ func TestOverridesWithoutRedis(t *testing.T) {
 		if !errors.Is(err, api.ErrUnavailable) || !strings.HasPrefix(err.Error(), "redis does not answer, ") {
 			t.Errorf("%s = %v, want %v", name, err, api.ErrUnavailable)
 		}
-		if n := testutil.ToFloat64(g.overrides.metrics.writes.WithLabelValues(name, "failed")); n != 1 {
+		if n := testutil.ToFloat64(g.overrides.writes.WithLabelValues(name, "failed")); n != 1 {
 			t.Errorf("failed writes of %s = %v, want 1", name, n)
 		}
 	}
@@ -301,9 +298,9 @@ func TestFileWinsOverOverride(t *testing.T) {
 	if len(list) != 2 || !strings.HasPrefix(list[0].Problem, `limits: tier: unknown tier "moving"`) || list[1].Problem != "" {
 		t.Errorf("Overrides() = %+v, want that of bob with a problem", list)
 	}
-	dropped, inForce := testutil.ToFloat64(g.overrides.metrics.dropped), testutil.ToFloat64(g.overrides.metrics.inForce)
-	if told := strings.Count(log.String(), "override by hand dropped"); told != 1 || dropped != 1 || inForce != 1 {
-		t.Errorf("told %d times, dropped %v, in force %v, want 1 each: %s", told, dropped, inForce, log)
+	inForce := testutil.ToFloat64(g.overrides.inForce)
+	if told := strings.Count(log.String(), "override by hand dropped"); told != 1 || inForce != 1 {
+		t.Errorf("told %d times, in force %v, want 1 each: %s", told, inForce, log)
 	}
 	g.must(t, act("dave", `{"concurrent":70}`)) // others may be set beside it
 	reload(tenGets)
@@ -325,7 +322,7 @@ func TestTooManyOverrides(t *testing.T) {
 		t.Errorf("Override beyond %d = %v, want %v", len(list), err, api.ErrFull)
 	}
 	g.must(t, act("u7", `{"concurrent":50}`)) // in place of the one that u7 has
-	if n := testutil.ToFloat64(g.overrides.metrics.inForce); n != limitfile.MaxOverrides {
+	if n := testutil.ToFloat64(g.overrides.inForce); n != limitfile.MaxOverrides {
 		t.Errorf("sluice_overrides = %v, want %d", n, limitfile.MaxOverrides)
 	}
 }
@@ -352,7 +349,7 @@ func TestOverrideExpires(t *testing.T) {
 			t.Errorf("%s: limit %d, told %d times, version %s, want %d, %d and %s", step.name, got, told, g.set.Load().Version(), step.limit, step.told, version)
 		}
 	}
-	if n := testutil.ToFloat64(g.overrides.metrics.inForce); n != 0 {
+	if n := testutil.ToFloat64(g.overrides.inForce); n != 0 {
 		t.Errorf("sluice_overrides = %v, want 0", n)
 	}
 	if strings.Contains(log.String(), "of the limit file") {

@@ -79,7 +79,7 @@ type Polygen struct {
 	publish   chan struct{}              // holds one token when the limits should be published
 
 	overrides overrides
-	workers   *Workers // of background jobs
+	workers   *workers // of background jobs
 	streams   streams
 	events    events
 	live      live
@@ -103,7 +103,7 @@ func New(o Options) (*Polygen, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	workers, err := NewWorkers(WorkersOptions{Addresses: o.JobWorkers, Access: o.JobAccess, Logger: o.Logger, Register: o.Registerer})
+	workers, err := newWorkers(o.JobWorkers, o.JobAccess, o.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -132,15 +132,14 @@ func New(o Options) (*Polygen, error) {
 	}
 	p.metrics.limitsInForce(p.set.Load().Version())
 	p.lost.Store(&errNotAsked)
-	p.overrides.look = make(chan struct{}, 1)
-	p.overrides.metrics, p.overrides.file = newOverrideMetrics(o.Registerer), o.Limits.Set()
+	p.overrides = newOverrides(o.Limits.Set(), o.Registerer)
 	return p, nil
 }
 
 // Run works until ctx ends; then it lets another polygen lead.
 func (p *Polygen) Run(ctx context.Context) error {
 	defer p.resign(ctx)
-	defer p.workers.Close()
+	defer p.workers.close()
 	// A burst of reports waits here until a round takes them all. Beyond that they wait in the subscription, which
 	// has a bound, counts what it drops, and says Connected after it.
 	events := make(chan redisbus.Event, 1024)
