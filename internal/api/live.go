@@ -3,7 +3,6 @@ package api
 import (
 	"encoding/json"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -97,43 +96,27 @@ const (
 	ThrottleEvent EventKind = "throttle" // a request limit was reached: refused until its window ends
 	BlockEvent    EventKind = "block"    // the requests in progress reached their limit
 	UnblockEvent  EventKind = "unblock"  // the requests in progress fell below their limit
-	SlotsEvent    EventKind = "slots"    // slots for requests in progress were divided among the instances
-	ShareEvent    EventKind = "share"    // bandwidth was divided among the instances
-	HotEvent      EventKind = "hot"      // use has come near a request limit
 	LimitsEvent   EventKind = "limits"   // other limits are in force
 	OverrideEvent EventKind = "override" // an operator set, or took back, limits of a user
 	LostEvent     EventKind = "lost"     // events were left out, because this reader is too slow
 )
 
 // EventKinds are the kinds that a reader can ask for. LostEvent comes in any case.
-var EventKinds = []EventKind{ThrottleEvent, BlockEvent, UnblockEvent, SlotsEvent, ShareEvent, HotEvent, LimitsEvent, OverrideEvent}
+var EventKinds = []EventKind{ThrottleEvent, BlockEvent, UnblockEvent, LimitsEvent, OverrideEvent}
 
 // Event is one of the stream /api/v1/policies. What does not apply is absent.
 type Event struct {
-	Time      time.Time    `json:"time"`
-	Kind      EventKind    `json:"kind"`
-	*Name                  // the user; nil for events about no single user
-	Limit     string       `json:"limit,omitempty"` // the name of a Limit
-	Reason    Reason       `json:"reason,omitempty"`
-	Max       int64        `json:"max,omitempty"`       // the limit that was reached
-	Until     *time.Time   `json:"until,omitempty"`     // when it ends by itself
-	Shares    []EventShare `json:"shares,omitempty"`    // of slots and share
-	Instances int          `json:"instances,omitempty"` // of hot: that serve the user
-	Mode      string       `json:"mode,omitempty"`      // enforce, or dry-run: it changes nothing
-	Version   string       `json:"version,omitempty"`   // of limits
-	Note      string       `json:"note,omitempty"`      // of override: in words, what was done and why
-	Count     int          `json:"count,omitempty"`     // of lost: events
-}
-
-// EventShare is what one instance gets.
-type EventShare struct {
-	Instance string `json:"instance"`
-	Share    int64  `json:"share"` // requests in progress, or bytes per second
-}
-
-// ShareOf is what an instance, whose name may be of any bytes, gets.
-func ShareOf(instance string, share int64) EventShare {
-	return EventShare{strings.ToValidUTF8(instance, "\ufffd"), share}
+	Time    time.Time  `json:"time"`
+	Kind    EventKind  `json:"kind"`
+	*Name              // the user; nil for events about no single user
+	Limit   string     `json:"limit,omitempty"` // the name of a Limit
+	Reason  Reason     `json:"reason,omitempty"`
+	Max     int64      `json:"max,omitempty"`     // the limit that was reached
+	Until   *time.Time `json:"until,omitempty"`   // when it ends by itself
+	Mode    string     `json:"mode,omitempty"`    // enforce, or dry-run: it changes nothing
+	Version string     `json:"version,omitempty"` // of limits
+	Note    string     `json:"note,omitempty"`    // of override: in words, what was done and why
+	Count   int        `json:"count,omitempty"`   // of lost: events
 }
 
 // Filter is what a reader of events wants.

@@ -16,14 +16,14 @@ func TestFilter(t *testing.T) {
 		event  Event
 		want   bool
 	}{
-		{"everything", Filter{}, Event{Kind: HotEvent}, true},
-		{"a kind", Filter{Kinds: []EventKind{BlockEvent, HotEvent}}, Event{Kind: HotEvent}, true},
-		{"another kind", Filter{Kinds: []EventKind{BlockEvent, HotEvent}}, Event{Kind: ShareEvent}, false},
-		{"a user", Filter{User: "bob"}, Event{Kind: HotEvent, Name: NameOf("bob")}, true},
-		{"known by the hash", Filter{User: hashed}, Event{Kind: HotEvent, Name: NameOf(hashed)}, true},
-		{"another user", Filter{User: "bob"}, Event{Kind: HotEvent, Name: NameOf("bobby")}, false},
+		{"everything", Filter{}, Event{Kind: ThrottleEvent}, true},
+		{"a kind", Filter{Kinds: []EventKind{BlockEvent, ThrottleEvent}}, Event{Kind: ThrottleEvent}, true},
+		{"another kind", Filter{Kinds: []EventKind{BlockEvent, ThrottleEvent}}, Event{Kind: UnblockEvent}, false},
+		{"a user", Filter{User: "bob"}, Event{Kind: ThrottleEvent, Name: NameOf("bob")}, true},
+		{"known by the hash", Filter{User: hashed}, Event{Kind: ThrottleEvent, Name: NameOf(hashed)}, true},
+		{"another user", Filter{User: "bob"}, Event{Kind: ThrottleEvent, Name: NameOf("bobby")}, false},
 		{"nobody", Filter{User: "bob"}, Event{Kind: LimitsEvent}, false},
-		{"of this user, but of another kind", Filter{User: "bob", Kinds: []EventKind{BlockEvent}}, Event{Kind: HotEvent, Name: NameOf("bob")}, false},
+		{"of this user, but of another kind", Filter{User: "bob", Kinds: []EventKind{BlockEvent}}, Event{Kind: ThrottleEvent, Name: NameOf("bob")}, false},
 	} {
 		if got := tt.filter.Passes(&tt.event); got != tt.want {
 			t.Errorf("%s: Passes() = %v, want %v", tt.name, got, tt.want)
@@ -33,8 +33,8 @@ func TestFilter(t *testing.T) {
 
 // A message is one line, whatever names are in it, and has what there is alone.
 func TestMessage(t *testing.T) {
-	m := &Message{Event: "block", Value: &Event{Time: time.Unix(1_800_000_000, 0).UTC(), Kind: BlockEvent, Name: NameOf("a\nb\r\xff"), Shares: []EventShare{ShareOf("i\xff", 3)}}}
-	want := `{"time":"2027-01-15T08:00:00Z","kind":"block","user":"a\nb\r` + "\ufffd" + `","href":"/api/v1/users/a%0Ab%0D%FF?by=key","shares":[{"instance":"i` + "\ufffd" + `","share":3}]}`
+	m := &Message{Event: "block", Value: &Event{Time: time.Unix(1_800_000_000, 0).UTC(), Kind: BlockEvent, Name: NameOf("a\nb\r\xff")}}
+	want := `{"time":"2027-01-15T08:00:00Z","kind":"block","user":"a\nb\r` + "\ufffd" + `","href":"/api/v1/users/a%0Ab%0D%FF?by=key"}`
 	first, again := m.JSON(), m.JSON()
 	got := string(first)
 	if strings.ReplaceAll(got, `\ufffd`, "\ufffd") != want || &first[0] != &again[0] {

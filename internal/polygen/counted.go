@@ -3,7 +3,6 @@ package polygen
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
@@ -39,21 +38,16 @@ func (p *Polygen) countEvents(ctx context.Context) error {
 			return nil
 		}
 		last := p.lastTold() - countedLater
-		// Only the polygen that leads counts: a sum over several would have each request twice. A new
-		// leader begins with the next second, for the one before it has counted the others.
-		// A next second far ahead means that the clock was set back.
+		// Only the leader counts, so that a sum over polygens has each request once. A next second far ahead means that the
+		// clock was set back.
 		if !p.leads() || next == 0 || next > last+1 {
 			next = last + 1
 			continue
 		}
 		for next = max(next, last+1-maxCountedBehind); next <= last; next++ {
 			events, err := p.options.Bus.TierEvents(ctx, next)
-			// This second is read with the next ones.
 			if err != nil {
-				if ctx.Err() == nil {
-					p.options.Logger.Debug("starts and ends not read", slog.Any("error", err))
-				}
-				break
+				break // this second is read with the next one
 			}
 			for _, of := range events {
 				p.metrics.countEvents(tiers, of)
@@ -91,7 +85,6 @@ func (p *Polygen) Events(ctx context.Context, name string) (api.Events, error) {
 
 // EventsOfKey is Events, by the key that the cluster knows the user by.
 func (p *Polygen) EventsOfKey(ctx context.Context, key string) (api.Events, error) {
-	// Not up to now: a second that some instances have not told of yet would look like a dip.
 	end := p.lastTold()
 	seconds := make([]int64, eventSeconds)
 	for i := range seconds {
@@ -102,7 +95,6 @@ func (p *Polygen) EventsOfKey(ctx context.Context, key string) (api.Events, erro
 		return api.Events{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
 	out := api.Events{From: p.answerHead(), Name: api.NameOfKey(key), Begin: seconds[0], Step: 1, Started: []api.ClassEvents{}, Ended: make([]int64, eventSeconds)}
-	// Each second apart, and nothing is computed from it: docs/events.md says why no limit is decided by starts and ends.
 	for i, of := range all {
 		out.Ended[i] = of.Ends
 		for _, c := range of.Classes {

@@ -2,7 +2,6 @@ package polygen
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -118,33 +117,12 @@ func (b *safeBuffer) String() string {
 	return b.b.String()
 }
 
-// The log tells, of a leader, which instance has not taken the limits over.
-func TestLateInstancesAreLogged(t *testing.T) {
-	log := &safeBuffer{}
-	g := newGenerator(t, "127.0.0.1:1", "polygen", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+// The metric has the versions of the instances that are there.
+func TestVersionsOfInstances(t *testing.T) {
+	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
 	now := time.Unix(1_800_000_000, 0)
 	version := g.set.Load().Version()
-	registry := func(after time.Duration, one string) {
-		versions := map[string]string{"two": version}
-		if one != "" {
-			versions["one"] = one
-		}
-		g.observe(now, redisbus.Registry{Instances: []string{"one", "two"}, Versions: versions, Now: now.Add(after)})
-	}
-	registry(0, "")
-	registry(6*time.Second, "") // a follower says nothing
-	if log.String() != "" {
-		t.Errorf("a follower's log says %s", log)
-	}
-	registry(7*time.Second, version)
-	g.pretend(true)
-	registry(8*time.Second, "old")
-	registry(13*time.Second, "old")
-	registry(14*time.Second, "old")
-	want := `level=WARN msg="instance enforces other limits than these" instance=one version=old want=` + version + " since=5s\n"
-	if got := log.String(); strings.Count(got, want) != 1 {
-		t.Errorf("the log says %s, want once %s", got, want)
-	}
+	g.observe(now, redisbus.Registry{Instances: []string{"one", "two"}, Versions: map[string]string{"one": "old", "two": version}, Now: now})
 	metric := fmt.Sprintf(`
 # HELP sluice_instance_limits_version 1 for the version of the limits that each instance enforces; the version none before it has any.
 # TYPE sluice_instance_limits_version gauge
@@ -153,10 +131,6 @@ sluice_instance_limits_version{agent="two",version="%s"} 1
 `, version)
 	if err := testutil.GatherAndCompare(g.registry, strings.NewReader(metric), "sluice_instance_limits_version"); err != nil {
 		t.Error(err)
-	}
-	registry(15*time.Second, version)
-	if got := log.String(); !strings.Contains(got, `level=INFO msg="instance enforces the present limits again" instance=one version=`+version) {
-		t.Errorf("the log says %s", got)
 	}
 	g.observe(now, redisbus.Registry{Instances: []string{"two"}, Versions: map[string]string{}, Now: now.Add(16 * time.Second)})
 	if err := testutil.GatherAndCompare(g.registry, strings.NewReader(strings.Split(metric, "sluice_instance_limits_version{")[0]+

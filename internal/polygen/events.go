@@ -143,21 +143,4 @@ func (p *Polygen) tellPolicies(set *limits.Set, begun []string, d decisions) {
 			tell(api.BlockEvent, b.User, concurrentLimit, set.User(b.User).ConcurrentMode, api.Event{Reason: api.ConcurrentRequests, Max: int64(b.Max)})
 		}
 	}
-	for _, s := range d.Sharings {
-		e := api.Event{Until: &s.Until}
-		for _, share := range s.Shares {
-			e.Shares = append(e.Shares, api.ShareOf(share.Instance, int64(share.Slots)))
-		}
-		tell(api.SlotsEvent, s.User, concurrentLimit, set.User(s.User).ConcurrentMode, e)
-	}
-	for _, s := range d.shares {
-		var e api.Event
-		for _, share := range s.Shares {
-			e.Shares = append(e.Shares, api.ShareOf(share.Instance, share.Bytes))
-		}
-		tell(api.ShareEvent, s.User, "bandwidth."+s.Direction.String(), limits.Enforce, e)
-	}
-	for _, h := range d.hints {
-		tell(api.HotEvent, h.Key.User, limits.RateName(h.Key.Class, h.Key.Window), rateMode(set, h.Key), api.Event{Until: &h.Until, Instances: h.Instances})
-	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/redisbus"
-	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -56,17 +55,13 @@ func TestPolicyEvents(t *testing.T) {
 	g := alone(t)
 	set := g.set.Load()
 	messages := listen(t, g, api.Filter{})
-	until := time.Unix(1_800_000_000, 123456789)
 	g.tellPolicies(set, []string{"bob"}, decisions{
-		hints: []ratelimit.Hint{{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: until, Instances: 3}},
 		throttles: []ratelimit.Throttle{{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: 1_800_000_000, Limit: 10},
 			{Key: ratelimit.Key{Class: "PUT", User: limits.Key("~x"), Window: limits.Minute}, WindowStart: 1_800_000_000, Limit: 60}},
 		Decisions: concurrency.Decisions{
 			Blocks:   []concurrency.Block{{User: "again", Limit: concurrency.Limit{Max: 5}}, {User: "bob", Limit: concurrency.Limit{Max: 5}}},
 			Unblocks: []string{"carl"},
-			Sharings: []concurrency.Sharing{{User: "dora", Until: until, Shares: []concurrency.Share{{Instance: "one", Slots: 2}, {Instance: "two", Slots: 3}}}},
 		},
-		shares: []bandwidth.Sharing{{User: "mover", Direction: bandwidth.Up, Shares: []bandwidth.Share{{Instance: "one", Bytes: 1000}}}},
 	})
 	first := <-messages
 	want := `{"kind":"unblock","user":"carl","href":"/api/v1/users/carl","limit":"concurrent","reason":"concurrent-requests","mode":"enforce"}`
@@ -78,9 +73,6 @@ func TestPolicyEvents(t *testing.T) {
 		{`{"href":"/api/v1/users/alice","kind":"throttle","limit":"GET","max":10,"mode":"enforce","reason":"request-rate","user":"alice"}`, "2027-01-15T08:00:01Z"},
 		{`{"href":"/api/v1/users/` + key + `?by=key","kind":"throttle","limit":"PUT/minute","max":60,"mode":"enforce","reason":"request-rate","user":"` + key + `"}`, "2027-01-15T08:01:00Z"},
 		{`{"href":"/api/v1/users/bob","kind":"block","limit":"concurrent","max":5,"mode":"enforce","reason":"concurrent-requests","user":"bob"}`, ""},
-		{`{"href":"/api/v1/users/dora","kind":"slots","limit":"concurrent","mode":"enforce","shares":[{"instance":"one","share":2},{"instance":"two","share":3}],"user":"dora"}`, "2027-01-15T08:00:00.123Z"},
-		{`{"href":"/api/v1/users/mover","kind":"share","limit":"bandwidth.up","mode":"enforce","shares":[{"instance":"one","share":1000}],"user":"mover"}`, ""},
-		{`{"href":"/api/v1/users/alice","instances":3,"kind":"hot","limit":"GET","mode":"enforce","user":"alice"}`, "2027-01-15T08:00:00.123Z"},
 	} {
 		if len(messages) == 0 {
 			t.Fatalf("no more events, want %s", want.event)
@@ -154,7 +146,7 @@ func TestLostEvents(t *testing.T) {
 	slow, other := listen(t, g, api.Filter{}), listen(t, g, api.Filter{Kinds: []api.EventKind{api.LimitsEvent}})
 	hot := func(n int) {
 		for range n {
-			g.publishEvent(api.Event{Kind: api.HotEvent, Name: api.NameOf("alice")})
+			g.publishEvent(api.Event{Kind: api.ThrottleEvent, Name: api.NameOf("alice")})
 		}
 	}
 	kinds := func() string {
@@ -186,15 +178,15 @@ func TestLostEvents(t *testing.T) {
 		return strings.Join(all, ", ")
 	}
 	hot(maxUnread + 7)
-	if got, want := kinds(), fmt.Sprint(maxUnread, " hot"); got != want {
+	if got, want := kinds(), fmt.Sprint(maxUnread, " throttle"); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	hot(2) // there is room again, and what is lost is told first
-	if got := kinds(); got != "1 lost 7, 2 hot" {
-		t.Errorf("then %s, want 1 lost 7, 2 hot", got)
+	if got := kinds(); got != "1 lost 7, 2 throttle" {
+		t.Errorf("then %s, want 1 lost 7, 2 throttle", got)
 	}
 	hot(1)
-	if got := kinds(); got != "1 hot" || len(other) != 0 {
+	if got := kinds(); got != "1 throttle" || len(other) != 0 {
 		t.Errorf("then %s, and %d events of another reader, want one and none", got, len(other))
 	}
 }

@@ -2,7 +2,6 @@ package polygen
 
 import (
 	"cmp"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -12,9 +11,8 @@ import (
 )
 
 const (
-	// lateAfter is how long an instance may enforce other limits than polygen's before the log says so: the limits are
-	// announced every announceEvery, and agents read them at once.
-	lateAfter = 5 * time.Second
+	// clockBack is by how much an older registry means that Redis' clock was set back.
+	clockBack = 5 * time.Second
 	// goneFor is how long an instance that is gone is shown, and maxGone bounds those.
 	goneFor = 10 * time.Minute
 	maxGone = 100
@@ -32,21 +30,14 @@ type fleet struct {
 type member struct {
 	version string
 	behind  time.Time // since when it enforces another version than wanted; zero if it does not
-	logged  bool      // the log has said that it is late
 	problem string    // why it does not fully work; "" if it does
 	gone    time.Time // since when it is not in the registry; zero if it is
-}
-
-// lateInstance is an instance that has enforced other limits than it should for too long, or the right ones again.
-type lateInstance struct {
-	instance, version string
-	behind            time.Duration // 0: it enforces the right ones again
 }
 
 // takeRegistry takes the registry: which instances there are, and which limits they enforce.
 func (p *Polygen) takeRegistry(r redisbus.Registry, want string) {
 	u := p.lockUsers()
-	late, changed := u.fleet.observe(r, want)
+	changed := u.fleet.observe(r, want)
 	instances, behind := u.fleet.counts()
 	if changed {
 		p.metrics.versions.Reset()
@@ -57,25 +48,14 @@ func (p *Polygen) takeRegistry(r redisbus.Registry, want string) {
 	u.mu.Unlock()
 	p.metrics.instances.Set(float64(instances))
 	p.metrics.behind.Set(float64(behind))
-	if !p.leads() {
-		return // the file of a standby may be older or newer than the leader's
-	}
-	for _, l := range late {
-		if l.behind == 0 {
-			p.options.Logger.Info("instance enforces the present limits again", slog.String("instance", l.instance), slog.String("version", l.version))
-			continue
-		}
-		p.options.Logger.Warn("instance enforces other limits than these", slog.String("instance", l.instance), slog.String("version", l.version),
-			slog.String("want", want), slog.Duration("since", l.behind.Round(time.Millisecond)))
-	}
 }
 
-// observe takes the registry and the version that all should enforce. It returns what the log has to say of instances,
-// sorted, and whether an instance has another version than before, is new or gone.
-func (f *fleet) observe(r redisbus.Registry, want string) (late []lateInstance, changed bool) {
+// observe takes the registry and the version that all should enforce. It reports whether an instance has another version than
+// before, is new or gone.
+func (f *fleet) observe(r redisbus.Registry, want string) (changed bool) {
 	// Ignore a registry older than ours. One that is much older was read after Redis' clock was set back.
-	if back := f.at.Sub(r.Now); back > 0 && back < lateAfter {
-		return nil, false
+	if back := f.at.Sub(r.Now); back > 0 && back < clockBack {
+		return false
 	}
 	f.at, f.want = r.Now, want
 	if f.members == nil {
@@ -98,18 +78,12 @@ func (f *fleet) observe(r redisbus.Registry, want string) (late []lateInstance, 
 		}
 		switch {
 		case m.version == want:
-			if m.logged {
-				late = append(late, lateInstance{instance: name, version: m.version})
-			}
-			m.behind, m.logged = time.Time{}, false
+			m.behind = time.Time{}
 		case m.behind.IsZero() || m.behind.After(r.Now): // later than now: Redis' clock was set back
 			m.behind = r.Now
-		case !m.logged && r.Now.Sub(m.behind) >= lateAfter:
-			m.logged = true
-			late = append(late, lateInstance{name, m.version, r.Now.Sub(m.behind)})
 		}
 	}
-	return late, f.noteMissing(r) || changed
+	return f.noteMissing(r) || changed
 }
 
 // noteMissing notes which instances are not in the registry, and forgets those that have been gone for long or were replaced.

@@ -19,7 +19,6 @@ func TestFleet(t *testing.T) {
 		after    time.Duration // since t0
 		versions map[string]string
 		want     string
-		say      []lateInstance
 		changed  bool
 	}
 	for _, tt := range []struct {
@@ -27,48 +26,48 @@ func TestFleet(t *testing.T) {
 		steps []step
 		list  []api.Instance
 	}{
-		{"nobody", []step{{0, nil, "v1", nil, false}}, nil},
+		{"nobody", []step{{0, nil, "v1", false}}, nil},
 		{"all have the limits", []step{
-			{0, map[string]string{"b": "v1", "a": "v1"}, "v1", nil, true},
-			{10 * time.Second, map[string]string{"b": "v1", "a": "v1"}, "v1", nil, false},
+			{0, map[string]string{"b": "v1", "a": "v1"}, "v1", true},
+			{10 * time.Second, map[string]string{"b": "v1", "a": "v1"}, "v1", false},
 		}, []api.Instance{{Name: "a", Version: "v1", Current: true}, {Name: "b", Version: "v1", Current: true}}},
 		{"one that comes up has none", []step{
-			{0, map[string]string{"a": ""}, "v1", nil, true},
-			{500 * time.Millisecond, map[string]string{"a": ""}, "v1", nil, false},
+			{0, map[string]string{"a": ""}, "v1", true},
+			{500 * time.Millisecond, map[string]string{"a": ""}, "v1", false},
 		}, []api.Instance{{Name: "a", Behind: 0.5}}},
-		{"one that is late is said once", []step{
-			{0, map[string]string{"a": "v1", "b": "v1"}, "v1", nil, true},
-			{time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", nil, true},
-			{5900 * time.Millisecond, map[string]string{"a": "v2", "b": "v1"}, "v2", nil, false},
-			{6 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", []lateInstance{{"b", "v1", 5 * time.Second}}, false},
-			{20 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", nil, false},
+		{"one that is late", []step{
+			{0, map[string]string{"a": "v1", "b": "v1"}, "v1", true},
+			{time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", true},
+			{5900 * time.Millisecond, map[string]string{"a": "v2", "b": "v1"}, "v2", false},
+			{6 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", false},
+			{20 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", false},
 		}, []api.Instance{{Name: "a", Version: "v2", Current: true}, {Name: "b", Version: "v1", Behind: 19}}},
-		{"and that it is no more", []step{
-			{0, map[string]string{"a": "v1"}, "v2", nil, true},
-			{5 * time.Second, map[string]string{"a": "v1"}, "v2", []lateInstance{{"a", "v1", 5 * time.Second}}, false},
-			{6 * time.Second, map[string]string{"a": "v2"}, "v2", []lateInstance{{"a", "v2", 0}}, true},
-			{7 * time.Second, map[string]string{"a": "v2"}, "v2", nil, false},
+		{"and is not any more", []step{
+			{0, map[string]string{"a": "v1"}, "v2", true},
+			{5 * time.Second, map[string]string{"a": "v1"}, "v2", false},
+			{6 * time.Second, map[string]string{"a": "v2"}, "v2", true},
+			{7 * time.Second, map[string]string{"a": "v2"}, "v2", false},
 		}, []api.Instance{{Name: "a", Version: "v2", Current: true}}},
-		{"one that was late for a moment is not said", []step{
-			{0, map[string]string{"a": "v1"}, "v2", nil, true},
-			{time.Second, map[string]string{"a": "v2"}, "v2", nil, true},
-			{6 * time.Second, map[string]string{"a": "v1"}, "v2", nil, true},
-			{7 * time.Second, map[string]string{"a": "v2"}, "v2", nil, true},
+		{"one that was late for a moment", []step{
+			{0, map[string]string{"a": "v1"}, "v2", true},
+			{time.Second, map[string]string{"a": "v2"}, "v2", true},
+			{6 * time.Second, map[string]string{"a": "v1"}, "v2", true},
+			{7 * time.Second, map[string]string{"a": "v2"}, "v2", true},
 		}, []api.Instance{{Name: "a", Version: "v2", Current: true}}},
 		{"one that left is forgotten", []step{
-			{0, map[string]string{"a": "v1", "b": "v2"}, "v2", nil, true},
-			{10 * time.Second, map[string]string{"b": "v2"}, "v2", nil, true},
-			{11 * time.Second, map[string]string{"a": "v1", "b": "v2"}, "v2", nil, true},
+			{0, map[string]string{"a": "v1", "b": "v2"}, "v2", true},
+			{10 * time.Second, map[string]string{"b": "v2"}, "v2", true},
+			{11 * time.Second, map[string]string{"a": "v1", "b": "v2"}, "v2", true},
 		}, []api.Instance{{Name: "a", Version: "v1"}, {Name: "b", Version: "v2", Current: true}}},
 		{"a registry that was overtaken says nothing", []step{
-			{time.Second, map[string]string{"a": "v2"}, "v2", nil, true},
-			{0, map[string]string{"a": "v1", "b": "v1"}, "v2", nil, false},
+			{time.Second, map[string]string{"a": "v2"}, "v2", true},
+			{0, map[string]string{"a": "v1", "b": "v1"}, "v2", false},
 		}, []api.Instance{{Name: "a", Version: "v2", Current: true}}},
 		{"a clock that was set back begins anew", []step{
-			{time.Hour, map[string]string{"a": "v1"}, "v2", nil, true},
-			{0, map[string]string{"a": "v1"}, "v2", nil, false},
-			{4 * time.Second, map[string]string{"a": "v1"}, "v2", nil, false},
-			{5 * time.Second, map[string]string{"a": "v1"}, "v2", []lateInstance{{"a", "v1", 5 * time.Second}}, false},
+			{time.Hour, map[string]string{"a": "v1"}, "v2", true},
+			{0, map[string]string{"a": "v1"}, "v2", false},
+			{4 * time.Second, map[string]string{"a": "v1"}, "v2", false},
+			{5 * time.Second, map[string]string{"a": "v1"}, "v2", false},
 		}, []api.Instance{{Name: "a", Version: "v1", Behind: 5}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -83,9 +82,8 @@ func TestFleet(t *testing.T) {
 						}
 					}
 				}
-				say, changed := f.observe(r, s.want)
-				if diff := cmp.Diff(s.say, say, cmp.AllowUnexported(lateInstance{}), cmpopts.EquateEmpty()); diff != "" || changed != s.changed {
-					t.Errorf("after %v: changed %v, want %v; says (-want +got):\n%s", s.after, changed, s.changed, diff)
+				if changed := f.observe(r, s.want); changed != s.changed {
+					t.Errorf("after %v: changed %v, want %v", s.after, changed, s.changed)
 				}
 			}
 			if diff := cmp.Diff(tt.list, f.instances(), cmpopts.EquateEmpty()); diff != "" {
@@ -135,7 +133,7 @@ func TestFleetTellsOfThoseGone(t *testing.T) {
 			var f fleet
 			var changed bool
 			for _, r := range tt.seen {
-				_, changed = f.observe(r, "v1")
+				changed = f.observe(r, "v1")
 			}
 			present, behind := f.counts()
 			if diff := cmp.Diff(tt.list, f.instances(), cmpopts.EquateEmpty()); diff != "" || changed != tt.changed || present != tt.there || behind != 0 {

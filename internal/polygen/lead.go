@@ -52,10 +52,7 @@ func (p *Polygen) keepLeading(ctx context.Context, events chan<- redisbus.Event)
 		// Asked for, although each change is published: a message may be lost, and an instance that died says
 		// nothing.
 		if r, err := p.options.Bus.Instances(ctx); err == nil {
-			select {
-			case events <- r:
-			case <-ctx.Done():
-			}
+			pass(ctx, events, r)
 		}
 		select {
 		case <-ctx.Done():

@@ -164,13 +164,10 @@ func (p *Polygen) Run(ctx context.Context) error {
 // hearReports takes what is reported of users until ctx ends.
 func (p *Polygen) hearReports(ctx context.Context, events, starts chan<- redisbus.Event) error {
 	return p.options.Bus.SubscribeReports(ctx, func(e redisbus.Event) {
-		to := events
 		if _, ok := e.(redisbus.Starts); ok {
-			to = starts
-		}
-		select {
-		case to <- e:
-		case <-ctx.Done():
+			pass(ctx, starts, e)
+		} else {
+			pass(ctx, events, e)
 		}
 	})
 }
@@ -178,16 +175,19 @@ func (p *Polygen) hearReports(ctx context.Context, events, starts chan<- redisbu
 // hearInstances takes which instances there are until ctx ends.
 func (p *Polygen) hearInstances(ctx context.Context, events chan<- redisbus.Event) error {
 	return p.options.Bus.Subscribe(ctx, []redisbus.Channel{redisbus.InstancesChannel}, func(e redisbus.Event) {
-		// A Redis that was away may have forgotten the limits.
 		if _, ok := e.(redisbus.Connected); ok {
-			p.wantPublication()
-			return
-		}
-		select {
-		case events <- e:
-		case <-ctx.Done():
+			p.wantPublication() // a Redis that was away may have lost the limits
+		} else {
+			pass(ctx, events, e)
 		}
 	})
+}
+
+func pass(ctx context.Context, to chan<- redisbus.Event, e redisbus.Event) {
+	select {
+	case to <- e:
+	case <-ctx.Done():
+	}
 }
 
 // Ready reports why polygen does not work, or nil. A standby is ready.

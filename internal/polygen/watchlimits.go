@@ -34,9 +34,8 @@ type LimitWatcher struct {
 }
 
 type limitMetrics struct {
-	reloads     *prometheus.CounterVec
-	lastSuccess prometheus.Gauge
-	valid       prometheus.Gauge
+	reloads *prometheus.CounterVec
+	valid   prometheus.Gauge
 }
 
 // WatchLimits loads the file. A file that cannot be loaded is an error: there is no good
@@ -52,8 +51,6 @@ func WatchLimits(path string, log *slog.Logger, reg prometheus.Registerer) (*Lim
 		metrics: limitMetrics{
 			reloads: factory.Counters("sluice_limits_reloads_total",
 				"Loads of the limit file, the first one included, by result: changed, unchanged or failed.", "result"),
-			lastSuccess: factory.Gauge("sluice_limits_last_success_timestamp_seconds",
-				"When the limit file was last loaded without an error, in seconds since 1970."),
 			valid: factory.Gauge("sluice_limits_valid",
 				"1 if the limit file was good when it was last looked at, 0 if it is broken or gone and older limits are in use."),
 		},
@@ -143,7 +140,6 @@ func (w *LimitWatcher) loadFiles(asked bool) (limitfile.Outcome, error) {
 		fallthrough
 	case limitfile.Unchanged:
 		w.metrics.valid.Set(1)
-		w.metrics.lastSuccess.SetToCurrentTime()
 	}
 	w.metrics.reloads.WithLabelValues(string(result)).Inc()
 	return result, err

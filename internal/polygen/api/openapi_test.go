@@ -245,8 +245,8 @@ var words = map[reflect.Type][]string{
 	reflect.TypeFor[api.Reason]():  {string(api.RequestRate), string(api.ConcurrentRequests), string(api.Cost)},
 	reflect.TypeFor[cause.Cause](): {string(cause.ThrottleTable), string(cause.BlockTable)},
 	reflect.TypeFor[api.Kind]():    {string(api.Throttle), string(api.Block), string(api.Unblock), string(api.Refused)},
-	reflect.TypeFor[api.EventKind](): {string(api.ThrottleEvent), string(api.BlockEvent), string(api.UnblockEvent), string(api.SlotsEvent),
-		string(api.ShareEvent), string(api.HotEvent), string(api.LimitsEvent), string(api.OverrideEvent), string(api.LostEvent)},
+	reflect.TypeFor[api.EventKind](): {string(api.ThrottleEvent), string(api.BlockEvent), string(api.UnblockEvent),
+		string(api.LimitsEvent), string(api.OverrideEvent), string(api.LostEvent)},
 }
 
 var sampleTime = time.Date(2026, 11, 20, 12, 30, 0, 250e6, time.UTC)

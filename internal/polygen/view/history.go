@@ -6,7 +6,6 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 const (
@@ -39,31 +38,27 @@ type used struct {
 
 // Remember keeps the history of a user from now on, if there is a report of the user.
 func (v *View) Remember(at time.Time, key string) {
-	r := v.records[key]
-	if r == nil {
-		return
+	if r := v.records[key]; r != nil {
+		v.keepHistory(at.UnixNano(), r, true)
 	}
+}
+
+// keepHistory keeps the history of a user. One that was asked for replaces the one wanted least recently; others are kept while
+// there is room.
+func (v *View) keepHistory(now int64, r *record, asked bool) {
 	if r.history == nil {
 		if len(v.kept) >= MaxHistories {
+			if !asked {
+				return
+			}
 			oldest := slices.MinFunc(v.kept, func(a, b *record) int { return int(a.history.wanted - b.history.wanted) })
-			oldest.history = nil
 			v.kept = slices.DeleteFunc(v.kept, func(r *record) bool { return r == oldest })
+			oldest.history = nil
 		}
 		r.history = &history{}
 		v.kept = append(v.kept, r)
 	}
-	r.history.wanted = at.UnixNano()
-}
-
-// keepLimited keeps the history of a user who is throttled or blocked while there is room: somebody will probably look at it.
-func (v *View) keepLimited(now int64, r *record) {
-	if r.history == nil && len(v.kept) < MaxHistories {
-		r.history = &history{}
-		v.kept = append(v.kept, r)
-	}
-	if r.history != nil {
-		r.history.wanted = now
-	}
+	r.history.wanted = now
 }
 
 // Sample takes what the users with a history used in the last full second, once for each second.
@@ -95,35 +90,19 @@ func (h *history) add(s sample) {
 	h.samples = slices.DeleteFunc(h.samples, func(old sample) bool { return old.second <= s.second-maxSamples })
 }
 
-// sample is what a user used in the last full second.
+// sample is what a user used in the last full second; of limits with longer windows, in the present window.
 func (r *record) sample(now int64) sample {
-	second := now/int64(time.Second) - 1
 	active, moved := r.progressAndBytes(now)
-	s := sample{second: second, inProgress: int64(active), down: moved[bandwidth.Down], up: moved[bandwidth.Up]}
+	s := sample{second: now/int64(time.Second) - 1, inProgress: int64(active), down: moved[bandwidth.Down], up: moved[bandwidth.Up]}
 	all := r.limitsOf(now, r.started(now))
 	for _, l := range all[:min(len(all), maxSeries)] {
-		s.limits = append(s.limits, used{l.Name, r.usedIn(second, l)})
+		value := l.Used
+		if l.Window == 1 {
+			value = *l.Last
+		}
+		s.limits = append(s.limits, used{l.Name, value})
 	}
 	return s
-}
-
-// usedIn is the use of a limit in the window of a full second; of a limit without windows it is the present one.
-func (r *record) usedIn(second int64, l api.Limit) int64 {
-	switch {
-	case l.Window == 0:
-		return l.Used
-	case l.Window == 1:
-		return *l.Last
-	case l.Unit == "":
-		class, of := limits.ParseRateName(l.Name)
-		return r.find(class, of, false).count(second*int64(time.Second), 0)
-	}
-	for c := range r.limits.Costs() {
-		if c.Name() == l.Name {
-			return r.charged(second, c).Charged
-		}
-	}
-	return 0
 }
 
 // History returns what is remembered of a wire key, without From, and keeps it from now on. A history that was not kept has

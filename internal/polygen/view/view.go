@@ -495,14 +495,14 @@ func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
 	w := r.window(limit.Class, t.Key.Window, false)
 	w.throttled, w.throttledAt, w.throttleMax = t.WindowStart, now, limit.Max
 	r.decide(decision{at: now, kind: api.Throttle, class: limit.Class, window: w.window, mode: limit.Mode})
-	v.keepLimited(now, r)
+	v.keepHistory(now, r, false)
 }
 
 // Blocked takes a decision of polygen, or its repetition. It reports whether it is the first.
 func (v *View) Blocked(at time.Time, key string) (first bool) {
 	now := at.UnixNano()
 	r := v.decided(now, key)
-	v.keepLimited(now, r)
+	v.keepHistory(now, r, false)
 	if r.blockedSince != 0 {
 		return false
 	}

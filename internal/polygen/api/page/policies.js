@@ -2,7 +2,7 @@
 
 import { $, el, text } from "./dom.js";
 import { Stream } from "./stream.js";
-import { amount, clock, exact, many, nameOf } from "./format.js";
+import { amount, clock, exact, nameOf } from "./format.js";
 import { hashOf, ofHref, shown } from "./names.js";
 import { nameOfUser } from "./limited.js";
 
@@ -86,8 +86,6 @@ function row(p) {
 function details(p) {
   const said = [];
   if (p.limit) said.push(nameOf(p.limit) + (p.max ? ` (${amount(p.limit, p.max)})` : ""));
-  for (const s of p.shares ?? []) said.push(`${shown(s.instance)} ${amount(p.limit ?? "", s.share)}`);
-  if (p.instances) said.push(many(p.instances, "instance"));
   if (p.version) said.push("version " + p.version.slice(0, 12));
   if (p.until) said.push("until " + clock(new Date(p.until), new Date(p.time)));
   if (p.note) said.push(shown(p.note));
