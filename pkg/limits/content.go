@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -38,7 +39,6 @@ type Content struct {
 func NewSet(content Content) *Set {
 	v := version(content.Source)
 	s := &derived{Content: content, version: v, fileVersion: v}
-	// A Content that somebody made by hand may have no tiers, and User never returns nil.
 	if s.fallback = s.Tiers[s.DefaultTier]; s.fallback == nil {
 		s.fallback = &Entry{Limits: &Limits{Tier: s.DefaultTier}}
 	}
@@ -47,29 +47,19 @@ func NewSet(content Content) *Set {
 	}
 	s.tierNames = slices.Sorted(maps.Keys(s.Tiers))
 	s.anonymous, s.unreadable = s.Tiers[s.AnonymousTier], s.Tiers[s.UnreadableTier]
-	// Here and not at each question: looking a user up must not allocate.
 	s.patterns = newMatcher(s.Patterns)
 	for _, pattern := range s.Patterns {
 		s.patternEntries = append(s.patternEntries, s.Entries[s.Users[Key(pattern)].Entry])
 	}
 	s.shareOthersKeys()
-	// After all else: it takes the place of what the file says of them elsewhere.
 	s.exemptUsers()
-
-	until := map[int64]bool{}
-	// What many users share is looked at once, and not once for each of them.
-	for _, e := range s.Entries {
-		e.eachEnd(func(end int64) { until[end] = true })
-	}
-	// Without the doubles: a thousand entries that end on one day are one change of the set.
-	s.untils = slices.Sorted(maps.Keys(until))
+	s.addEnds(slices.Values(s.Entries))
 	return &Set{content: s, now: math.MinInt64}
 }
 
 // exemptUsers gives those who are exempt no limits, whatever else the file says of
 // them. Who is exempt by name, and not named under users, is unlisted.
 func (s *derived) exemptUsers() {
-	// Most files, whose million users need not be looked through.
 	if len(s.Exempt.Users) == 0 {
 		return
 	}
@@ -82,7 +72,6 @@ func (s *derived) exemptUsers() {
 			continue
 		}
 		key := Key(name)
-		// The line stays: it is still where the file names this user.
 		named, ok := s.Users[key]
 		if !ok {
 			s.unlisted[key] = true
@@ -92,14 +81,13 @@ func (s *derived) exemptUsers() {
 	s.exemptPatterns = newMatcher(s.exemptPatternNames)
 	counts := make([]bool, len(s.Entries))
 	for key, named := range s.Users {
-		// A key that begins with ~ is a hash, which says nothing of the name.
 		if key[0] != '~' && !IsPattern(key) && s.exemptPatterns.bestMatch(key) >= 0 {
 			named.Entry = exempt
 			s.Users[key] = named
 		}
 		counts[named.Entry] = true
 	}
-	// What is said of exempt users alone has no end that matters, and no limits.
+	// The ends and limits of entries of exempt users alone do not count.
 	for i := range s.Entries {
 		if !counts[i] {
 			s.Entries[i] = nil
@@ -111,19 +99,24 @@ func (s *derived) exemptUsers() {
 // entries, by key of their users, count before what the file says. A reader of limit files
 // has made them, with encoded, from which it can read the overrides again, and its origins.
 func (s *Set) WithOverrides(encoded []byte, overrides []Override, entries map[string]*Entry, origins any) *Set {
-	// A copy, because s is in use. The values that it points to never change.
 	content := *s.content
 	content.Origins, content.encoded, content.overrides, content.overridden = origins, encoded, overrides, entries
 	content.version = content.fileVersion
 	if len(overrides) > 0 {
 		content.version = version(slices.Concat([]byte(content.fileVersion), encoded))
 	}
-	// Those of overrides that s had may stay: an end that ends nothing changes nothing.
-	untils := slices.Clone(content.untils)
-	for _, e := range entries {
-		e.eachEnd(func(end int64) { untils = append(untils, end) })
-	}
-	slices.Sort(untils)
-	content.untils = slices.Compact(untils)
+	content.addEnds(maps.Values(entries))
 	return &Set{content: &content, now: s.now}
+}
+
+// addEnds adds the times at which entries end. An end too many does no harm.
+func (s *derived) addEnds(entries iter.Seq[*Entry]) {
+	until := map[int64]bool{}
+	for _, end := range s.untils {
+		until[end] = true
+	}
+	for e := range entries {
+		e.eachEnd(func(end int64) { until[end] = true })
+	}
+	s.untils = slices.Sorted(maps.Keys(until))
 }

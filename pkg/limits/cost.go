@@ -90,7 +90,6 @@ func ParseCostName(name string) (unit string, w Window) { return parseName(name,
 func (c Cost) WindowStart(second int64) int64 {
 	length, offset := c.Window.Seconds(), int64(c.DayStart/time.Second)
 	since := (second - offset) % length
-	// Also of a time before the epoch, which a wrong clock may say.
 	if since < 0 {
 		since += length
 	}
@@ -110,7 +109,6 @@ func (l *Limits) LimitsCosts() bool { return l.more != nil && len(l.more.costs) 
 
 // CostUnit returns a unit of the file, or nil. Callers must not modify it.
 func (s *Set) CostUnit(name string) *CostUnit {
-	// There are four at most.
 	for i := range s.content.CostUnits {
 		if u := &s.content.CostUnits[i]; u.Name == name {
 			return u

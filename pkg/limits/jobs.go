@@ -38,9 +38,8 @@ type Jobs struct {
 // not named; 0 lifts it. Queues must not be nil.
 func (j *Jobs) LimitQueue(service string, n int) {
 	j.Queues[service] = n
-	// The number that a tier has by its name is for who states none. Beside a limit for each
-	// service it would be the one that counts, and refuse a user with a job of one service those
-	// of all others.
+	// A limit for each service takes the place of the number that a tier has by its name: next to
+	// it that number would count, and refuse a user with a job of one service those of all others.
 	if service == All && n > 0 && j.Source == Builtin {
 		j.Total = 0
 	}
@@ -120,7 +119,6 @@ func (s *Set) Dedicated() []Dedicated { return slices.Clone(s.content.Dedicated)
 // QueueClass is the class of the queues to which jobs of a class go, of a user with a key whose
 // tier is named: one of the user's own, else one of the tier's own, else the class itself.
 func (s *Set) QueueClass(class, tier, user string) string {
-	// A few, of which users come before tiers. Nearly always there are none.
 	for _, d := range s.content.Dedicated {
 		if d.Of(class) > 0 && (d.User != "" && d.User == user || d.Tier != "" && d.Tier == tier) {
 			return d.class(class)

@@ -88,7 +88,6 @@ type more struct {
 // none. off names the limits that are stated and off, sorted. None of them must be modified
 // any more.
 func NewLimits(l Limits, rates []Rate, costs []Cost, jobs *Jobs, off []string) *Limits {
-	// The receiver is a copy, so that the caller's limits stay as they are.
 	l.rates, l.jobs = rates, jobs
 	if len(costs) > 0 || len(off) > 0 {
 		l.more = &more{costs, off}
@@ -104,7 +103,6 @@ func (l *Limits) OffFields() []string {
 	if l.more == nil {
 		return nil
 	}
-	// Cloned, because limits are shared.
 	return slices.Clone(l.more.off)
 }
 

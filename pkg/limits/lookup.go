@@ -30,7 +30,6 @@ func (s *Set) User(key string) *Limits {
 
 // entryOf is what the file says of the user of a key.
 func (s *Set) entryOf(key string) *Entry {
-	// The exact name first: it is the one line that somebody wrote for this user.
 	if named, ok := s.content.Users[key]; ok {
 		return s.content.Entries[named.Entry]
 	}
@@ -63,9 +62,8 @@ func (s *Set) ExemptPatternOf(key string) string {
 }
 
 func patternOf(key string, patterns []string, of *matcher) string {
-	// A hash tells nothing of the name, and matches no pattern.
 	if key == "" || key[0] == '~' {
-		return ""
+		return "" // a hash matches no pattern
 	}
 	if i := of.bestMatch(key); i >= 0 {
 		return patterns[i]
@@ -76,9 +74,8 @@ func patternOf(key string, patterns []string, of *matcher) string {
 // entryOfUnnamed returns the entry of a user whom the file does not name exactly.
 func (s *Set) entryOfUnnamed(key string) *Entry {
 	if e := s.entryOfPattern(key); e != nil {
-		return e // a pattern is about fewer users than what follows
+		return e
 	}
-	// Asked last of all, because to tell an address takes longer than all else here.
 	if s.content.anonymous != nil && Anonymous(key) {
 		return s.content.anonymous
 	}
@@ -94,18 +91,15 @@ func (s *Set) entryOfPattern(key string) *Entry {
 		return nil
 	}
 	if key[0] == '~' {
-		// HAProxy makes it of addresses and paths; no name becomes it.
 		if key == ExemptKey {
 			return exemptEntry
 		}
 		return s.content.others[key] // nil: it is a name's hash
 	}
-	// Exempt counts first, however short its pattern: whoever has to get through must not be limited by an
-	// entry that somebody wrote for other users.
+	// Exempt counts first, however short its pattern.
 	if s.content.exemptPatterns.bestMatch(key) >= 0 {
 		return exemptEntry
 	}
-	// By index, because two patterns may stand for the same entry.
 	if i := s.content.patterns.bestMatch(key); i >= 0 {
 		return s.content.patternEntries[i]
 	}

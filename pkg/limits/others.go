@@ -33,12 +33,10 @@ func othersOf(pattern string) string {
 
 // shareOthersKeys makes the keys of users beyond a quota, and what they mean.
 func (s *derived) shareOthersKeys() {
-	// They are looked up like users, so that who shares a key has the limits of its line.
 	s.others = map[string]*Entry{OthersKey: s.fallback}
 	if s.anonymous != nil {
 		s.others[anonymousOthers] = s.anonymous
 	}
-	// One key for each pattern: a flood of names that match one uses up nothing of another's.
 	for i, pattern := range s.Patterns {
 		key := othersOf(pattern)
 		s.patternOthers = append(s.patternOthers, key)
@@ -54,20 +52,17 @@ func (s *Set) MadeUp(key string) bool {
 	if key == "" || key == "~" || key[0] == '~' && key[1] >= 'a' { // hashes are in capitals
 		return false
 	}
-	// An operator has named this user, who therefore exists.
 	if _, ok := s.content.overridden[key]; ok {
 		return false
 	}
 	if _, ok := s.content.Users[key]; ok {
 		return false
 	}
-	// Who is exempt is not counted against a quota, for there is nothing to limit.
 	return key[0] == '~' || s.content.exemptPatterns.bestMatch(key) < 0
 }
 
 // Others returns the wire key that the user of a MadeUp key shares with others.
 func (s *Set) Others(key string) string {
-	// A hash matches no pattern, and is the key of no address.
 	if key != "" && key[0] != '~' {
 		if i := s.content.patterns.bestMatch(key); i >= 0 {
 			return s.content.patternOthers[i]

@@ -25,7 +25,6 @@ type Override struct {
 
 // Overrides are those that are in force, sorted by user.
 func (s *Set) Overrides() []Override {
-	// The set knows all, and those that have ended by its time count no more.
 	return slices.DeleteFunc(slices.Clone(s.content.overrides), func(o Override) bool { return unixNano(o.Until) <= s.now })
 }
 
@@ -40,7 +39,6 @@ func (o Override) NamesTier() bool {
 // OverrideOf returns the override that is in force for the user of a key, if
 // there is one.
 func (s *Set) OverrideOf(key string) (o Override, ok bool) {
-	// First, for nearly nobody has one.
 	if _, ok := s.content.overridden[key]; !ok {
 		return Override{}, false
 	}

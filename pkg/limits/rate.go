@@ -78,7 +78,6 @@ func ParseRateName(name string) (class string, w Window) { return parseName(name
 // parseName takes one of the windows' names off the end of a name.
 func parseName(name string, windows []Window) (of string, w Window) {
 	if of, window, ok := strings.Cut(name, "/"); ok {
-		// Only a window's name is one: a class may have any other text behind a slash.
 		for _, w := range windows {
 			if window == w.String() {
 				return of, w
@@ -96,7 +95,6 @@ const MaxRates = 3 * len(Windows)
 // its operation class's ("" if it has none), then those of All, the shorter windows
 // first. With room for MaxRates in dst it does not allocate.
 func (l *Limits) AppendRates(dst []Rate, verb, class string) []Rate {
-	// From what says most of the request to what says nothing of it.
 	for _, of := range [...]string{verb, class, All} {
 		if of == "" {
 			continue

@@ -28,7 +28,6 @@ func (s *Set) LimitsBandwidth() bool {
 
 // eachLimits calls of with all limits of everybody.
 func (s *Set) eachLimits(of func(*Limits)) {
-	// By entry, not by user: a million users may share ten of them.
 	for _, e := range slices.Concat(s.content.Entries, []*Entry{s.content.fallback}) {
 		e.eachLimits(of)
 	}

@@ -56,10 +56,7 @@ type problems struct {
 	more   int    // found after those
 }
 
-// openSource goes on with another file.
 func (p *problems) openSource(source int, file string) { p.source, p.file = source, file }
-
-func (p *problems) hasErrors() bool { return len(p.found) > 0 }
 
 func (p *problems) count() int { return len(p.found) + p.more }
 
@@ -68,7 +65,6 @@ func (p *problems) count() int { return len(p.found) + p.more }
 func (p *problems) isFull() bool { return len(p.found) == maxCollected }
 
 func (p *problems) addError(line, column int, format string, args ...any) {
-	// They are counted all the same, because the last line tells how many there are.
 	if p.isFull() {
 		p.more++
 		return
@@ -78,14 +74,12 @@ func (p *problems) addError(line, column int, format string, args ...any) {
 
 // errors returns what was found as Parse reports it.
 func (p *problems) errors() Errors {
-	// In the order of the files, because fields are read in another one: what others name comes first.
 	slices.SortStableFunc(p.found, func(a, b *Error) int {
 		return cmp.Or(cmp.Compare(a.source, b.source), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	if len(p.found) <= maxErrors {
 		return p.found
 	}
-	// What is left out is told at the place of the first of it, so that the list stays sorted.
 	next := p.found[maxErrors]
 	more := len(p.found) - maxErrors + p.more
 	text := fmt.Sprintf("and %d more errors", more)
@@ -98,11 +92,6 @@ func (p *problems) errors() Errors {
 // place tells, at the beginning of an error, what it is about: a field of a tier or
 // a user, or something that has no name.
 type place struct{ kind, name, field string }
-
-func (p place) atField(field string) place {
-	p.field = field
-	return p
-}
 
 // below is the place of a field of the mapping that is here.
 func (p place) below(field string) place {
@@ -118,7 +107,6 @@ func (p place) String() string {
 	if p.name != "" {
 		s += " " + quote(p.name)
 	}
-	// At the top of the file a field is all there is to say.
 	if s != "" && p.field != "" {
 		s += ": "
 	}

@@ -79,20 +79,17 @@ var (
 )
 
 var (
-	sizes      = kind[int64]{forms: sizeForms, parse: sizeScale.parse, lifts: true}
-	costLimits = kind[int64]{forms: costLimitForms, parse: costScale.parse, lifts: true}
-	estimates  = kind[int64]{forms: estimateForms, parse: estimateScale.parse}
-	perSecond  = counts(limits.MaxPerSecond)
-	inProgress = counts(limits.MaxConcurrent)
-	jobCounts  = counts(limits.MaxJobs)
-	bursts     = kind[int64]{forms: burstForms, number: true, parse: wholeNumber(limits.MaxBurst, burstForms, "leave it out for none")}
-	priorities = kind[int64]{forms: priorityForms, parse: parsePriority, number: true}
-	waits      = kind[int64]{forms: waitForms, parse: parseWait}
-	workers    = kind[int64]{forms: workerForms, number: true, parse: func(s string) (int64, error) {
-		n, err := ParseWorkers(s)
-		return int64(n), err
-	}}
-	dedicatedWorkers = kind[int64]{forms: dedicatedForms, number: true, parse: wholeNumber(limits.MaxWorkers, dedicatedForms, "leave the class out for none")}
+	sizes            = kind[int64]{forms: sizeForms, parse: sizeScale.parse, lifts: true}
+	costLimits       = kind[int64]{forms: costLimitForms, parse: costScale.parse, lifts: true}
+	estimates        = kind[int64]{forms: estimateForms, parse: estimateScale.parse}
+	perSecond        = counts(limits.MaxPerSecond)
+	inProgress       = counts(limits.MaxConcurrent)
+	jobCounts        = counts(limits.MaxJobs)
+	bursts           = kind[int64]{forms: burstForms, number: true, parse: wholeNumber(1, limits.MaxBurst, burstForms, "leave it out for none")}
+	priorities       = kind[int64]{forms: priorityForms, parse: parsePriority, number: true}
+	waits            = kind[int64]{forms: waitForms, parse: parseWait}
+	workers          = kind[int64]{forms: workerForms, number: true, parse: wholeNumber(0, limits.MaxWorkers, workerForms, "")}
+	dedicatedWorkers = kind[int64]{forms: dedicatedForms, number: true, parse: wholeNumber(1, limits.MaxWorkers, dedicatedForms, "leave the class out for none")}
 	times            = kind[time.Time]{forms: timeForms, parse: parseTime}
 	dayStarts        = kind[time.Duration]{forms: dayStartForms, text: true, parse: parseDayStart}
 	failedAuth       = kind[failureRate]{forms: failedAuthForms, parse: parseFailures, lifts: true}
@@ -100,18 +97,22 @@ var (
 
 // counts are whole numbers from 1 to most, or unlimited.
 func counts(most int64) kind[int64] {
-	return kind[int64]{forms: "a whole number or unlimited", lifts: true, number: true, parse: wholeNumber(most, "a whole number in plain digits, or unlimited", liftIt)}
+	return kind[int64]{forms: "a whole number or unlimited", lifts: true, number: true, parse: wholeNumber(1, most, "a whole number in plain digits, or unlimited", liftIt)}
 }
 
-// wholeNumber parses numbers from 1 to most. none says what to write for no such number.
-func wholeNumber(most int64, forms, none string) func(string) (int64, error) {
+// wholeNumber parses numbers from least, 0 or 1, to most. none says what to write for no such
+// number.
+func wholeNumber(least, most int64, forms, none string) func(string) (int64, error) {
 	return func(s string) (int64, error) {
-		digits := strings.TrimPrefix(s, "-")
-		if !isPlainNumber(digits) {
-			return 0, fmt.Errorf("must be %s, got %s", forms, quote(s))
+		digits := s
+		if least > 0 {
+			digits = strings.TrimPrefix(s, "-")
 		}
+		switch {
+		case !isPlainNumber(digits):
+			return 0, fmt.Errorf("must be %s, got %s", forms, quote(s))
 		// To some people zero means none, and to others no limit.
-		if digits != s || digits == "0" {
+		case least > 0 && (digits != s || digits == "0"):
 			return 0, tooSmall(s, none)
 		}
 		n, err := strconv.ParseInt(digits, 10, 64)
@@ -204,11 +205,11 @@ func (c scale) parse(s string) (int64, error) {
 
 // parsePriority reads a whole number from -MaxPriority to MaxPriority.
 func parsePriority(s string) (int64, error) {
-	if !isPlainNumber(strings.TrimPrefix(s, "-")) || s == "-0" {
-		return 0, fmt.Errorf("must be %s, got %s", priorityForms, quote(s))
-	}
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < -limits.MaxPriority || n > limits.MaxPriority {
+	switch plain := isPlainNumber(strings.TrimPrefix(s, "-")) && s != "-0"; {
+	case !plain:
+		return 0, fmt.Errorf("must be %s, got %s", priorityForms, quote(s))
+	case err != nil || n < -limits.MaxPriority || n > limits.MaxPriority:
 		return 0, fmt.Errorf("must be %s, got %s", priorityForms, quoteUnlessPlain(s))
 	}
 	return n, nil
@@ -217,20 +218,14 @@ func parsePriority(s string) (int64, error) {
 // ParseWorkers reads a number of workers: from 0 to MaxWorkers, in plain digits. The
 // error follows the name of the number.
 func ParseWorkers(s string) (int, error) {
-	if !isPlainNumber(s) {
-		return 0, fmt.Errorf("must be %s, got %s", workerForms, quote(s))
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n > limits.MaxWorkers {
-		return 0, fmt.Errorf("must be at most %d, got %s", limits.MaxWorkers, shorten(s))
-	}
-	return n, nil
+	n, err := workers.parse(s)
+	return int(n), err
 }
 
 // ParseJobs reads a number of jobs: from 1 to MaxJobs, in plain digits. The error follows
 // the name of the number.
 func ParseJobs(s string) (int, error) {
-	n, err := wholeNumber(limits.MaxJobs, "a whole number from 1 to 100000", "a job that may never run waits for ever")(s)
+	n, err := wholeNumber(1, limits.MaxJobs, "a whole number from 1 to 100000", "a job that may never run waits for ever")(s)
 	return int(n), err
 }
 
@@ -249,19 +244,16 @@ func parseFailures(s string) (failureRate, error) {
 		}
 		return failureRate{}, fmt.Errorf("must be %s, got %s", failedAuthForms, quote(s))
 	}
-	count, err := wholeNumber(limits.MaxPerSecond, failedAuthForms, liftIt)(digits)
+	count, err := wholeNumber(1, limits.MaxPerSecond, failedAuthForms, liftIt)(digits)
 	if err != nil {
 		return failureRate{}, err
 	}
-	var units []string
-	for _, w := range limits.Windows {
-		units = append(units, w.Unit())
-	}
+	units := []string{limits.Second.Unit(), limits.Minute.Unit(), limits.Hour.Unit()}
 	i := slices.Index(units, unit)
 	if i < 0 {
 		return failureRate{}, fmt.Errorf("has the unknown window %s", choices(unit, units))
 	}
-	return failureRate{int(count), limits.Windows[i]}, nil
+	return failureRate{int(count), limits.Window(i)}, nil
 }
 
 // parseWait reads refuse, which is 0, or wait and a duration.
@@ -270,14 +262,14 @@ func parseWait(s string) (int64, error) {
 		return 0, nil
 	}
 	length, ok := strings.CutPrefix(s, "wait ")
-	if !ok {
-		if _, err := parseDuration(s); err == nil {
-			return 0, fmt.Errorf("must be %s, got %s; write wait %s", waitForms, quote(s), s)
-		}
-		return 0, fmt.Errorf("must be %s, got %s", waitForms, quote(s))
-	}
 	d, err := parseDuration(length)
-	return int64(d), err
+	switch {
+	case ok:
+		return int64(d), err
+	case err == nil:
+		return 0, fmt.Errorf("must be %s, got %s; write wait %s", waitForms, quote(s), s)
+	}
+	return 0, fmt.Errorf("must be %s, got %s", waitForms, quote(s))
 }
 
 // parseDuration reads a duration such as 250ms, 2s or 1.5s: whole milliseconds, as HAProxy

@@ -15,7 +15,6 @@ const (
 
 // quote shows what a file says in an error: in quotes, escaped, and cut.
 func quote(s string) string {
-	// Cut before it is quoted: an escape must not be cut in half.
 	if short := shorten(s); short != s {
 		return strconv.Quote(strings.TrimSuffix(short, "…")) + "…"
 	}
@@ -46,7 +45,6 @@ func choices(got string, valid []string) string {
 
 func joinChoices(valid []string) string {
 	rest := ""
-	// A file may have ten thousand tiers, and the error is a line in a log.
 	if len(valid) > maxListed {
 		rest = fmt.Sprintf(", and %d more", len(valid)-maxListed)
 		valid = valid[:maxListed]
@@ -64,7 +62,6 @@ func joinChoices(valid []string) string {
 // nearest returns the valid choice that differs least from got, or "" when none
 // is near: at most one change for every three characters, case aside.
 func nearest(got string, valid []string) string {
-	// The distance takes the product of both lengths, and nobody mistypes a name that long.
 	if len(got) > maxQuoted {
 		return ""
 	}

@@ -3,6 +3,7 @@ package limitfile
 import (
 	"cmp"
 	"encoding/binary"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -321,30 +322,30 @@ var (
 )
 
 func (f *file) readFailedAuth(where place, n *yaml.Node) {
-	const example = "{per_address: 30/min}"
-	if isEmpty(n) {
-		f.errorf(n, "%s is empty; leave it out, or write %s", where, example)
-	}
-	for name, value := range f.eachField(n, where, example, failedAuthFields) {
-		rate, _ := read(f, failedAuth, where.below(name), value)
+	for _, value := range f.eachAddressLimit(n, where, "{per_address: 30/min}", failedAuthFields) {
+		rate, _ := read(f, failedAuth, where.below("per_address"), value)
 		f.content.AddressLimits.FailedAuth, f.content.AddressLimits.FailedAuthWindow = rate.count, rate.window
 	}
 }
 
 func (f *file) readPerAddress(where place, n *yaml.Node) {
-	const example = "{requests: 100, concurrent: 20}"
-	if isEmpty(n) {
-		f.errorf(n, "%s is empty; leave it out, or write %s", where, example)
-	}
-	for name, value := range f.eachField(n, where, example, perAddressFields) {
-		// Both have the same bounds.
-		most, _ := read(f, perSecond, where.below(name), value)
+	for name, value := range f.eachAddressLimit(n, where, "{requests: 100, concurrent: 20}", perAddressFields) {
 		if name == "requests" {
+			most, _ := read(f, perSecond, where.below(name), value)
 			f.content.AddressLimits.Requests = int(most)
 		} else {
+			most, _ := read(f, inProgress, where.below(name), value)
 			f.content.AddressLimits.Concurrent = int(most)
 		}
 	}
+}
+
+// eachAddressLimit is eachField of a mapping that must not be empty.
+func (f *file) eachAddressLimit(n *yaml.Node, where place, example string, valid []string) iter.Seq2[string, *yaml.Node] {
+	if isEmpty(n) {
+		f.errorf(n, "%s is empty; leave it out, or write %s", where, example)
+	}
+	return f.eachField(n, where, example, valid)
 }
 
 // readUsersFrom checks the patterns of further files, which ReadFiles reads.

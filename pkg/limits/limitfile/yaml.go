@@ -27,28 +27,18 @@ func countParts(data []byte) int {
 	return n
 }
 
-// checkText reports whether data is text that is not too long.
-func (p *problems) checkText(data []byte) bool {
-	if len(data) > MaxFileSize {
-		p.addError(1, 1, "the file is larger than %d MiB", MaxFileSize>>20)
-		return false
-	}
-	// Before YAML reads it: the library's own error about bytes has no place.
-	if !utf8.Valid(data) {
-		line, column := position(data, bytes.IndexRune(data, utf8.RuneError))
-		p.addError(line, column, "the file is not UTF-8 text")
-		return false
-	}
-	return true
-}
-
 // decode returns the top node of the only YAML document in data. When there is
 // none, or it is not one, it reports that and returns nil.
 func (p *problems) decode(data []byte) *yaml.Node {
-	if !p.checkText(data) {
+	if len(data) > MaxFileSize {
+		p.addError(1, 1, "the file is larger than %d MiB", MaxFileSize>>20)
 		return nil
 	}
-	// Counted before it is read: the library has no bound, and a file of 64 MiB may take many times as much memory.
+	if !utf8.Valid(data) {
+		line, column := position(data, bytes.IndexRune(data, utf8.RuneError))
+		p.addError(line, column, "the file is not UTF-8 text")
+		return nil
+	}
 	if n := countParts(data); n > maxParts {
 		p.addError(1, 1, "the file has about %d values; at most %d are possible", n, maxParts)
 		return nil
@@ -64,7 +54,6 @@ func (p *problems) decode(data []byte) *yaml.Node {
 			needs = "users"
 		}
 		p.addError(1, 1, "the file is empty; it needs %s", needs)
-	// Whoever joins two files in this way expects both to count.
 	case !second.IsZero():
 		p.errorf(second, "the file has several YAML documents; keep one, without a line ---")
 	default:
@@ -77,7 +66,6 @@ func (p *problems) decode(data []byte) *yaml.Node {
 // panic of the YAML library, which strange input may cause, becomes an error.
 func documents(r io.Reader) (first, second *yaml.Node, err error) {
 	defer func() {
-		// Daemons read the file while they serve, and it must not end them.
 		if p := recover(); p != nil {
 			err = fmt.Errorf("yaml: %v", p)
 		}
@@ -85,7 +73,6 @@ func documents(r io.Reader) (first, second *yaml.Node, err error) {
 	decoder := yaml.NewDecoder(r)
 	first, second = &yaml.Node{}, &yaml.Node{}
 	if err = decoder.Decode(first); err == nil {
-		// A second one is read for the error that it is, and no further ones.
 		err = decoder.Decode(second)
 	}
 	if errors.Is(err, io.EOF) {
@@ -100,14 +87,12 @@ func documents(r io.Reader) (first, second *yaml.Node, err error) {
 // gives up tells where it was.
 func (p *problems) syntaxError(data []byte, err error) {
 	rest := bytes.NewReader(data)
-	// The error may differ with how much is read at a time; it is that of this reading that has the place.
 	if _, _, again := documents(iotest.OneByteReader(rest)); again != nil {
 		err = again
 	}
 	read := data[:len(data)-rest.Len()]
 	problem := linePrefix.ReplaceAllString(err.Error(), "")
 	line, column := position(data, gaveUpAt(read, problem))
-	// The library's words are about tokens, and people think of lines and quotes.
 	for _, h := range syntaxHints {
 		if strings.Contains(problem, h.problem) {
 			problem += "; " + h.hint
@@ -130,7 +115,6 @@ func gaveUpAt(read []byte, problem string) int {
 		_, size := utf8.DecodeLastRune(read)
 		read = read[:len(read)-size]
 	}
-	// Blanks before the place are never what it did not like.
 	read = bytes.TrimRight(read, " \r\n")
 	_, size := utf8.DecodeLastRune(read)
 	return len(read) - size
@@ -153,7 +137,6 @@ var syntaxHints = []struct{ problem, hint string }{
 
 // position returns the line and the column (in characters) of data[at].
 func position(data []byte, at int) (line, column int) {
-	// What is missing at the end is told behind the last character.
 	before := data[:min(at, len(data))]
 	start := bytes.LastIndexByte(before, '\n') + 1
 	return bytes.Count(before, []byte("\n")) + 1, utf8.RuneCount(before[start:]) + 1
