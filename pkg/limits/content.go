@@ -66,9 +66,10 @@ func (s *derived) exemptUsers() {
 	s.unlisted = map[string]bool{}
 	exempt := uint32(len(s.Entries))
 	s.Entries = append(s.Entries, exemptEntry)
+	var patterns []string
 	for _, name := range s.Exempt.Users {
 		if IsPattern(name) {
-			s.exemptPatternNames = append(s.exemptPatternNames, name)
+			patterns = append(patterns, name)
 			continue
 		}
 		key := Key(name)
@@ -78,7 +79,7 @@ func (s *derived) exemptUsers() {
 		}
 		s.Users[key] = Named{exempt, named.Line}
 	}
-	s.exemptPatterns = newMatcher(s.exemptPatternNames)
+	s.exemptPatterns = newMatcher(patterns)
 	counts := make([]bool, len(s.Entries))
 	for key, named := range s.Users {
 		if key[0] != '~' && !IsPattern(key) && s.exemptPatterns.bestMatch(key) >= 0 {

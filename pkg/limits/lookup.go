@@ -4,9 +4,7 @@ package limits
 const ExemptTier = "exempt"
 
 // exemptEntry is what counts for exempt users and requests: no limit at all.
-var exemptEntry = &Entry{Limits: exemptLimits}
-
-var exemptLimits = &Limits{Tier: ExemptTier}
+var exemptEntry = &Entry{Limits: &Limits{Tier: ExemptTier}}
 
 // User returns the limits of the user with this wire key: Key of the name. The result is never nil, and
 // asking does not allocate, but for a name that is nearly an IP address.
@@ -20,25 +18,30 @@ var exemptLimits = &Limits{Tier: ExemptTier}
 // it is not the name. OthersKey, and keys that begin with it, have the limits of their
 // line of the file.
 func (s *Set) User(key string) *Limits {
-	if s.content.overridden != nil { // an operator knows more of a user than the file, also than its exact entry
+	if s.content.overridden != nil {
 		if e, ok := s.content.overridden[key]; ok {
 			return e.at(s.now)
 		}
 	}
-	return s.entryOf(key).at(s.now)
-}
-
-// entryOf is what the file says of the user of a key.
-func (s *Set) entryOf(key string) *Entry {
-	if named, ok := s.content.Users[key]; ok {
-		return s.content.Entries[named.Entry]
-	}
-	return s.entryOfUnnamed(key)
+	return s.FromFile(key).at(s.now)
 }
 
 // FromFile is what the file says of the user of a wire key, whatever
 // overrides there are. It is never nil.
-func (s *Set) FromFile(key string) *Entry { return s.entryOf(key) }
+func (s *Set) FromFile(key string) *Entry {
+	if named, ok := s.content.Users[key]; ok {
+		return s.content.Entries[named.Entry]
+	}
+	switch e := s.entryOfPattern(key); {
+	case e != nil:
+		return e
+	case s.content.anonymous != nil && Anonymous(key):
+		return s.content.anonymous
+	case s.content.unreadable != nil && key == UnreadableKey:
+		return s.content.unreadable
+	}
+	return s.content.fallback
+}
 
 // Named is where the file has the user of a wire key by name, or as exempt by name,
 // rather than by a pattern alone. Of a pattern's own key it is where the pattern is.
@@ -53,36 +56,12 @@ func (s *Set) Origins() any { return s.content.Origins }
 // PatternOf is the pattern of users that a wire key matches, or "": none,
 // or the key is no name. A user who is named exactly, or exempt, may match one too.
 func (s *Set) PatternOf(key string) string {
-	return patternOf(key, s.content.Patterns, &s.content.patterns)
+	return s.content.patterns.patternOf(key)
 }
 
 // ExemptPatternOf is PatternOf for the patterns of users who are exempt.
 func (s *Set) ExemptPatternOf(key string) string {
-	return patternOf(key, s.content.exemptPatternNames, &s.content.exemptPatterns)
-}
-
-func patternOf(key string, patterns []string, of *matcher) string {
-	if key == "" || key[0] == '~' {
-		return "" // a hash matches no pattern
-	}
-	if i := of.bestMatch(key); i >= 0 {
-		return patterns[i]
-	}
-	return ""
-}
-
-// entryOfUnnamed returns the entry of a user whom the file does not name exactly.
-func (s *Set) entryOfUnnamed(key string) *Entry {
-	if e := s.entryOfPattern(key); e != nil {
-		return e
-	}
-	if s.content.anonymous != nil && Anonymous(key) {
-		return s.content.anonymous
-	}
-	if s.content.unreadable != nil && key == UnreadableKey {
-		return s.content.unreadable
-	}
-	return s.content.fallback
+	return s.content.exemptPatterns.patternOf(key)
 }
 
 // entryOfPattern returns the entry of the pattern that a user's key matches, or nil.
@@ -109,8 +88,6 @@ func (s *Set) entryOfPattern(key string) *Entry {
 // NamesUser reports whether the file names the user of this wire key: by name,
 // by a pattern, or as exempt.
 func (s *Set) NamesUser(key string) bool {
-	if _, ok := s.content.Users[key]; ok {
-		return true
-	}
-	return s.entryOfPattern(key) != nil
+	_, ok := s.content.Users[key]
+	return ok || s.entryOfPattern(key) != nil
 }

@@ -16,6 +16,7 @@ func IsPattern(name string) bool { return strings.Contains(name, All) }
 // each length costs one look-up in a map, some 15 ns; others are tried one after the other, some
 // 20 ns each.
 type matcher struct {
+	patterns           []string
 	prefixes, suffixes affixes
 	odd                []odd // sorted by literals, most first, and index
 }
@@ -35,7 +36,7 @@ type odd struct {
 }
 
 func newMatcher(patterns []string) matcher {
-	m := matcher{prefixes: affixes{index: map[string]int{}}, suffixes: affixes{index: map[string]int{}}}
+	m := matcher{patterns: patterns, prefixes: affixes{index: map[string]int{}}, suffixes: affixes{index: map[string]int{}}}
 	for i, p := range patterns {
 		parts := strings.Split(p, All)
 		first, last := parts[0], parts[len(parts)-1]
@@ -62,6 +63,16 @@ func newMatcher(patterns []string) matcher {
 	return m
 }
 
+// patternOf returns the pattern of a key, or "". A hash matches none.
+func (m *matcher) patternOf(key string) string {
+	if key != "" && key[0] != '~' {
+		if i := m.bestMatch(key); i >= 0 {
+			return m.patterns[i]
+		}
+	}
+	return ""
+}
+
 // bestMatch returns the index of the pattern of a name, or -1. It does not allocate.
 func (m *matcher) bestMatch(name string) int {
 	best, literals := -1, -1
@@ -72,19 +83,13 @@ func (m *matcher) bestMatch(name string) int {
 		}
 	}
 	for _, n := range m.prefixes.lengths {
-		if n > len(name) {
-			continue
-		}
-		if i, ok := m.prefixes.index[name[:n]]; ok {
+		if i, ok := m.prefixes.index[name[:min(n, len(name))]]; ok && n <= len(name) {
 			better(name[:n], i)
 			break
 		}
 	}
 	for _, n := range m.suffixes.lengths {
-		if n > len(name) {
-			continue
-		}
-		if i, ok := m.suffixes.index[name[len(name)-n:]]; ok {
+		if i, ok := m.suffixes.index[name[max(len(name)-n, 0):]]; ok && n <= len(name) {
 			better(name[len(name)-n:], i)
 			break
 		}

@@ -18,11 +18,9 @@ package limits
 // ?tagging, …), a part of a multipart upload (?uploadId), and HEAD have no class:
 // they count against their verb and All alone.
 //
-// The classes see the path, not the host, so they are for path-style requests.
-// Where buckets are host names (bucket.s3.example.com/key) "GET /key" looks like
-// the list of a bucket; only what its query tells apart is right: list-type,
-// versions, uploads and delete. Such a service needs a path that begins with the
-// bucket, or classes of its own.
+// The classes are for path-style requests. Where buckets are host names
+// (bucket.s3.example.com/key) "GET /key" looks like the list of a bucket; only
+// what the query tells apart is right: list-type, versions, uploads and delete.
 func S3Classes() []Class {
 	const (
 		service  = `^/$`

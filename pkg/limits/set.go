@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"iter"
+	"maps"
 	"slices"
 )
 
@@ -29,8 +30,6 @@ type derived struct {
 	patterns       matcher // of Users
 	patternEntries []*Entry
 	exemptPatterns matcher
-
-	exemptPatternNames []string // in the order of the file
 
 	others        map[string]*Entry // by the keys that users share, see OthersKey
 	patternOthers []string          // those of the patterns
@@ -116,4 +115,37 @@ func (s *Set) EncodedOverrides() []byte { return s.content.encoded }
 func version(source []byte) string {
 	sum := sha256.Sum256(source)
 	return hex.EncodeToString(sum[:6])
+}
+
+// SecondClasses are the classes, All among them, of which somebody has a limit by the
+// second, at whatever time, sorted.
+func (s *Set) SecondClasses() []string {
+	found := map[string]bool{}
+	s.eachLimits(func(l *Limits) {
+		for _, r := range l.rates {
+			if r.Window == Second {
+				found[r.Class] = true
+			}
+		}
+	})
+	return slices.Sorted(maps.Keys(found))
+}
+
+// LimitsBandwidth is whether somebody's bandwidth is limited, at whatever time.
+func (s *Set) LimitsBandwidth() bool {
+	found := false
+	s.eachLimits(func(l *Limits) { found = found || l.Bandwidth != (Bandwidth{}) })
+	return found
+}
+
+// eachLimits calls of with all limits of everybody.
+func (s *Set) eachLimits(of func(*Limits)) {
+	for _, e := range slices.Concat(s.content.Entries, []*Entry{s.content.fallback}) {
+		e.eachLimits(of)
+	}
+	for _, entries := range []map[string]*Entry{s.content.Tiers, s.content.overridden} {
+		for _, e := range entries {
+			e.eachLimits(of)
+		}
+	}
 }

@@ -112,10 +112,10 @@ func (f *file) readList(n *yaml.Node, where place, example string, most int, isV
 func (f *file) isText(n *yaml.Node, where place) bool {
 	switch {
 	case !f.isPlain(n):
+	case n.Kind == yaml.ScalarNode && n.Value == "":
+		f.errorf(n, "%s: each must be text, got nothing", where)
 	case n.Kind != yaml.ScalarNode || isNull(n):
 		f.errorf(n, "%s: each must be text, got %s", where, describe(n))
-	case n.Value == "":
-		f.errorf(n, "%s: each must be text, got nothing", where)
 	default:
 		return !f.refuseBool(n, where)
 	}
