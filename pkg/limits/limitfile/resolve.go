@@ -95,8 +95,8 @@ type resolver struct {
 	rates   map[string][]limits.Rate
 	costs   map[string][]limits.Cost
 	jobs    map[string]*limits.Jobs
-	limits  map[string]*limits.Limits
-	entries map[string]*limits.Entry
+	limits  map[limitsKey]*limits.Limits
+	entries map[limits.Entry]*limits.Entry
 	last    *limits.Jobs // the jobs of the last layer that had them unchanged, and what they came to
 	lastIs  *limits.Jobs
 }
@@ -104,8 +104,14 @@ type resolver struct {
 func newResolver(m *model) resolver {
 	return resolver{
 		model: m, rates: map[string][]limits.Rate{}, costs: map[string][]limits.Cost{}, jobs: map[string]*limits.Jobs{},
-		limits: map[string]*limits.Limits{}, entries: map[string]*limits.Entry{},
+		limits: map[limitsKey]*limits.Limits{}, entries: map[limits.Entry]*limits.Entry{},
 	}
+}
+
+// limitsKey is the same for equal Limits. Equal jobs are shared, so that their address will do.
+type limitsKey struct {
+	others string
+	jobs   *limits.Jobs
 }
 
 // share returns the value that is known by a key, or makes v that.
@@ -198,16 +204,18 @@ func (r *resolver) limitsOf(from layer) *limits.Limits {
 		key = binary.AppendVarint(append(append(key, c.Unit...), 0, byte(c.Window), byte(c.Mode)), c.Max)
 	}
 	costs = share(r.costs, key[n:], slices.Clip(costs))
-	for _, text := range append(off, l.Tier, fmt.Sprintf("%p", jobs)) {
+	for _, text := range append(off, l.Tier) {
 		key = append(append(key, 0), text...)
 	}
 	for _, v := range [...]int64{int64(l.Concurrent), int64(l.ConcurrentMode), l.Bandwidth.Down, l.Bandwidth.Up, l.Bandwidth.DefaultShare, int64(l.Wait), int64(l.Priority)} {
 		key = binary.AppendVarint(append(key, 0), v)
 	}
-	if known := r.limits[string(key)]; known != nil {
-		return known
+	known := r.limits[limitsKey{string(key), jobs}]
+	if known == nil {
+		known = limits.NewLimits(l, rates, costs, jobs, off)
+		r.limits[limitsKey{string(key), jobs}] = known
 	}
-	return share(r.limits, key, limits.NewLimits(l, rates, costs, jobs, off))
+	return known
 }
 
 // jobsIn is what limits of jobs come to in a mode, and the fields that are off.
@@ -253,7 +261,12 @@ func (r *resolver) jobsIn(j *limits.Jobs, m limits.Mode) (out *limits.Jobs, off 
 
 // entryOf returns the entry with limits, and those that follow at until, Unix time in ns.
 func (r *resolver) entryOf(l *limits.Limits, until int64, then *limits.Entry) *limits.Entry {
-	return share(r.entries, fmt.Appendf(nil, "%p %p %d", l, then, until), &limits.Entry{Limits: l, Until: until, Then: then})
+	e := limits.Entry{Limits: l, Until: until, Then: then}
+	if known := r.entries[e]; known != nil {
+		return known
+	}
+	r.entries[e] = &e
+	return &e
 }
 
 // builtinJobs are those of tiers of these names if the file does not say.

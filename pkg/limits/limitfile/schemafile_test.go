@@ -48,7 +48,7 @@ const (
 		`|(([1-9]|[12][0-9])(\.[0-9]{1,3})?|30(\.0{1,3})?|0\.([1-9][0-9]{0,2}|0[1-9][0-9]?|00[1-9]))s))$`
 )
 
-// schemaFile describes the whole file. Its field names are those that parse.go
+// schemaFile describes the whole file. Its field names are those that limitfile.go
 // lists.
 func schemaFile() *schema {
 	return &schema{
