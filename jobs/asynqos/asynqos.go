@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -40,6 +41,7 @@ type Fairness struct {
 	*jobs.Runner // Run is for each worker, until its asynq.Server has shut down
 	user         func(*asynq.Task) string
 	inspector    *asynq.Inspector
+	prefix       string // of its jobs in the Slots
 
 	mu     sync.Mutex
 	paused map[string]pause // by queue
@@ -56,7 +58,7 @@ func New(cfg Config) (f *Fairness, err error) {
 	if cfg.Redis == nil || cfg.User == nil {
 		return nil, errors.New("asynqos: Redis and User are required")
 	}
-	f = &Fairness{user: cfg.User, inspector: asynq.NewInspectorFromRedisClient(cfg.Redis), paused: map[string]pause{}}
+	f = &Fairness{user: cfg.User, prefix: url.PathEscape(cfg.Runner.Name) + "/", inspector: asynq.NewInspectorFromRedisClient(cfg.Redis), paused: map[string]pause{}}
 	cfg.Runner.Queue = f
 	if f.Runner, err = jobs.NewRunner(cfg.Runner); err != nil {
 		return nil, fmt.Errorf("asynqos: %w", err)
@@ -111,7 +113,7 @@ func (f *Fairness) attempt(ctx context.Context, task *asynq.Task) jobs.Attempt {
 		info, err := f.inspector.GetTaskInfo(queue, id)
 		return retried > 0 || err != nil || strings.HasPrefix(info.LastErr, lastError)
 	}
-	return jobs.Attempt{User: jobs.UserKey(f.user(task)), ID: f.JobID(queue, id), Queue: queue, Since: since, Retry: retried > 0, Delayed: delayed}
+	return jobs.Attempt{User: jobs.UserKey(f.user(task)), ID: f.jobID(queue, id), Queue: queue, Since: since, Retry: retried > 0, Delayed: delayed}
 }
 
 // isWaiting reports whether a task may be woken. From the archive it would not come by itself; nobody has put it
@@ -134,43 +136,71 @@ func (f *Fairness) isPaused(queue string) bool {
 	return last.is
 }
 
+// jobID is a task's id in the Slots: {Name}/{queue}/{task id}, with the special characters of the first two as in a URL.
+func (f *Fairness) jobID(queue, id string) string { return f.prefix + url.PathEscape(queue) + "/" + id }
+
 // Wake makes tasks available, one after the other. Tasks that no worker would start lose their reservations to the
 // user's next tasks: those whose deadline has passed, and those in paused queues.
-func (f *Fairness) Wake(ctx context.Context, ids []string) (map[string]jobs.WakeResult, error) {
-	return f.WakeEach(ctx, ids, func(queue, id string) (jobs.WakeResult, error) {
-		switch info, err := f.inspector.GetTaskInfo(queue, id); {
-		case err != nil && !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound):
-			return jobs.WakeGone, err
-		case err == nil && info.State == asynq.TaskStateActive:
-			return jobs.WakeEarly, nil
-		case err != nil, !info.Deadline.IsZero() && time.Now().After(info.Deadline), f.isPaused(queue):
-			return jobs.WakeGone, nil
-		case info.State == asynq.TaskStatePending:
-			return jobs.WakeAwake, nil
-		case isWaiting(info):
-			return jobs.WakeDone, f.inspector.RunTask(queue, id)
+func (f *Fairness) Wake(ctx context.Context, ids []string) (results map[string]jobs.WakeResult, err error) {
+	results = make(map[string]jobs.WakeResult, len(ids))
+	for _, job := range ids {
+		rest, ours := strings.CutPrefix(job, f.prefix)
+		escaped, id, split := strings.Cut(rest, "/")
+		queue, bad := url.PathUnescape(escaped)
+		if !ours || !split || bad != nil {
+			results[job] = jobs.WakeForeign
+			continue
 		}
-		return jobs.WakeGone, nil
-	})
+		// asynq's inspector does not mind a context.
+		if err := ctx.Err(); err != nil {
+			return results, err
+		}
+		if results[job], err = f.wake(queue, id); err != nil {
+			return results, err
+		}
+	}
+	return results, nil
 }
 
-// Parked reads the retries and the archive of all queues.
+func (f *Fairness) wake(queue, id string) (jobs.WakeResult, error) {
+	switch info, err := f.inspector.GetTaskInfo(queue, id); {
+	case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
+		return jobs.WakeGone, nil
+	case err != nil:
+		return jobs.WakeGone, err
+	case info.State == asynq.TaskStateActive:
+		return jobs.WakeEarly, nil
+	case !info.Deadline.IsZero() && time.Now().After(info.Deadline), f.isPaused(queue):
+		return jobs.WakeGone, nil
+	case info.State == asynq.TaskStatePending:
+		return jobs.WakeAwake, nil
+	case isWaiting(info):
+		return jobs.WakeDone, f.inspector.RunTask(queue, id)
+	}
+	return jobs.WakeGone, nil
+}
+
+// Parked reads the retries and the archive of all queues, page by page. Tasks that leave a page meanwhile may have
+// others be left out, until it is called again.
 func (f *Fairness) Parked(ctx context.Context, age time.Duration, do func([]jobs.Job) error) error {
 	queues, err := f.inspector.Queues()
 	for _, queue := range queues {
 		for _, list := range []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){f.inspector.ListRetryTasks, f.inspector.ListArchivedTasks} {
-			err = errors.Join(err, jobs.EachPage(ctx, pageSize, func(page int) (int, error) {
-				tasks, err := list(queue, asynq.PageSize(pageSize), asynq.Page(page))
+			more := err == nil
+			for page := 1; more && ctx.Err() == nil; page++ {
+				var tasks []*asynq.TaskInfo
+				tasks, err = list(queue, asynq.PageSize(pageSize), asynq.Page(page))
 				var waiting []jobs.Job
 				for _, task := range tasks {
 					if isWaiting(task) && time.Since(task.LastFailedAt) > age {
 						user := f.user(asynq.NewTaskWithHeaders(task.Type, task.Payload, task.Headers))
-						waiting = append(waiting, jobs.Job{User: jobs.UserKey(user), ID: f.JobID(queue, task.ID)})
+						waiting = append(waiting, jobs.Job{User: jobs.UserKey(user), ID: f.jobID(queue, task.ID)})
 					}
 				}
-				return len(tasks), errors.Join(err, do(waiting))
-			}))
+				err = errors.Join(err, do(waiting))
+				more = err == nil && len(tasks) == pageSize
+			}
 		}
 	}
-	return err
+	return errors.Join(err, ctx.Err())
 }

@@ -84,22 +84,23 @@ func (l *leases) claims() []Claim {
 	return claims
 }
 
-// prolong notes that the leases of claims were renewed.
-func (l *leases) prolong(claims []Claim, until time.Time) {
+// prolong notes that the leases of claims were renewed, and returns those that are lost. A job may have ended while the
+// renewal was under way.
+func (l *leases) prolong(claims, lost []Claim, until time.Time) (ended []*lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, claim := range claims {
-		// A job may have ended while the renewal was under way.
-		if held := l.byHolder[claim.Holder]; held != nil {
+		held := l.byHolder[claim.Holder]
+		if held == nil {
+			continue
+		}
+		if slices.Contains(lost, claim) {
+			ended = append(ended, held)
+		} else {
 			held.until = until
 		}
 	}
-}
-
-func (l *leases) leaseOf(holder string) *lease {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.byHolder[holder]
+	return ended
 }
 
 // runRenewals keeps the leases of running jobs until the context ends, which must be after the last
@@ -145,21 +146,9 @@ func (l *leases) renewClaims(ctx context.Context, claims []Claim) bool {
 		l.failures.report("renew", "leases could not be renewed", err)
 		return false
 	}
-	lostHolders := map[string]bool{}
-	for _, claim := range lost {
-		lostHolders[claim.Holder] = true
-	}
-	kept := claims[:0:0]
-	for _, claim := range claims {
-		if !lostHolders[claim.Holder] {
-			kept = append(kept, claim)
-		}
-	}
-	// Before others are regained, which takes time: these must not end meanwhile.
-	l.prolong(kept, asked.Add(l.cfg.Lease))
-	// The Slots may have lost their memory: then nobody else has these slots either.
-	for _, claim := range lost {
-		if held := l.leaseOf(claim.Holder); held != nil && !l.regain(ctx, held) && l.remove(claim.Holder) {
+	// The Slots may have lost their memory: then no other job has these slots either.
+	for _, held := range l.prolong(claims, lost, asked.Add(l.cfg.Lease)) {
+		if !l.regain(ctx, held) && l.remove(held.claim.Holder) {
 			l.endJob(held)
 		}
 	}
@@ -187,9 +176,12 @@ func (l *leases) regain(ctx context.Context, held *lease) bool {
 	if err != nil || !verdict.Granted {
 		return false
 	}
-	l.prolong([]Claim{held.claim}, asked.Add(l.cfg.Lease))
+	l.mu.Lock()
+	held.until = asked.Add(l.cfg.Lease)
+	gone := l.byHolder[held.claim.Holder] == nil
+	l.mu.Unlock()
 	// The job ended meanwhile, gave back the slot it had lost, and nobody gives this one back.
-	if l.leaseOf(held.claim.Holder) == nil {
+	if gone {
 		l.releaser.releaseLater(claimed{claim: held.claim, tier: Tier{Limits: held.limits}})
 	}
 	return true

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 )
 
@@ -27,10 +26,8 @@ var errUnreleased = fmt.Errorf("%d slots could not be given back yet", maxUnrele
 // releaser gives slots back when attempts end, and what became free to the next jobs.
 type releaser struct {
 	*runnerParts
-	waker *waker
-
-	mu         sync.Mutex
-	unreleased []claimed // whose release failed
+	waker      *waker
+	unreleased chan claimed // whose release failed
 }
 
 // finish gives a slot back, and wakes the jobs that got it.
@@ -72,13 +69,15 @@ func (r *releaser) release(ctx context.Context, ended claimed) bool {
 // releaseLater has the loop give a slot back.
 func (r *releaser) releaseLater(ended claimed) {
 	ended.leaseUntil = time.Now().Add(r.cfg.Lease)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.unreleased) >= maxUnreleased {
+	r.keep(ended)
+}
+
+func (r *releaser) keep(ended claimed) {
+	select {
+	case r.unreleased <- ended:
+	default:
 		r.failures.report("release", "a slot is left to its lease, because too many are to be given back", errUnreleased)
-		return
 	}
-	r.unreleased = append(r.unreleased, ended)
 }
 
 // runReleases gives slots back whose release failed, until their leases are over.
@@ -91,24 +90,20 @@ func (r *releaser) runReleases(ctx context.Context) {
 }
 
 func (r *releaser) releaseAgain(ctx context.Context) {
-	r.mu.Lock()
-	unreleased := r.unreleased
-	r.unreleased = nil
-	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
 	defer cancel()
-	for i, ended := range unreleased {
+	answers := true
+	for range len(r.unreleased) {
+		ended := <-r.unreleased
+		switch {
 		// The slot is free by now, and may be another job's.
-		if time.Now().After(ended.leaseUntil) {
-			continue
-		}
+		case time.Now().After(ended.leaseUntil):
 		// The same Slots would not answer for the others either.
-		if !r.release(ctx, ended) {
-			r.mu.Lock()
-			// In their order, for the lease of the first is over first.
-			r.unreleased = append(unreleased[i:], r.unreleased...)
-			r.mu.Unlock()
-			return
+		case !answers:
+			r.keep(ended)
+		case !r.release(ctx, ended):
+			answers = false
+			r.keep(ended)
 		}
 	}
 }

@@ -192,8 +192,8 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	}
 	failures := &failureLog{log: cfg.Logger, errors: metrics.Errors}
 	shared := &runnerParts{cfg: cfg, env: env, failures: failures, metrics: metrics}
-	waker := &waker{runnerParts: shared}
-	releaser := &releaser{runnerParts: shared, waker: waker}
+	waker := &waker{shared, make(chan wakeTry, maxWakeRetries)}
+	releaser := &releaser{shared, waker, make(chan claimed, maxUnreleased)}
 	process := rand.Text()
 	return &Runner{
 		runnerParts: shared, waker: waker, releaser: releaser,

@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -21,7 +20,7 @@ const (
 // waker makes jobs available to workers when slots have been reserved for them.
 type waker struct {
 	*runnerParts
-	retries wakeRetries
+	retries chan wakeTry // that this process makes again
 }
 
 // wakeReserved makes jobs available for which slots are reserved.
@@ -53,7 +52,7 @@ func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 			w.metrics.Wakes.WithLabelValues("error").Add(float64(len(tries)))
 			w.failures.report("wake", "jobs with a reserved slot could not be made available yet", err)
 			// It may have been done, but a job that is available already takes no harm.
-			w.retries.planRetries(tries, time.Now())
+			w.planRetries(tries)
 			return
 		}
 		var unwritten, next []wakeTry
@@ -70,7 +69,7 @@ func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 			}
 		}
 		tries = next
-		w.retries.planRetries(unwritten, time.Now())
+		w.planRetries(unwritten)
 	}
 }
 
@@ -110,9 +109,11 @@ func (w *waker) passOn(ctx context.Context, gone wakeTry) (next []wakeTry) {
 // runRetries wakes jobs that could not be woken at once.
 func (w *waker) runRetries(ctx context.Context) {
 	callEvery(ctx, wakeRetryInterval, func() {
-		if tries := w.retries.takeAll(); len(tries) > 0 {
-			w.tryWake(ctx, tries)
+		var tries []wakeTry
+		for range len(w.retries) {
+			tries = append(tries, <-w.retries)
 		}
+		w.tryWake(ctx, tries)
 	})
 }
 
@@ -122,29 +123,16 @@ type wakeTry struct {
 	giveUp time.Time
 }
 
-// wakeRetries are the jobs that this process tries to wake again.
-type wakeRetries struct {
-	mu    sync.Mutex
-	tries []wakeTry
-}
-
-// planRetries plans another try of jobs, unless they have been tried for long enough.
-func (r *wakeRetries) planRetries(tries []wakeTry, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// planRetries plans another try of jobs, unless they have been tried for long enough. A job that is not planned here
+// loses its reservation when that lapses, and the sweep finds it.
+func (w *waker) planRetries(tries []wakeTry) {
 	for _, try := range tries {
-		// What is not planned here loses its reservation when that lapses, and the sweep finds it.
-		if now.Before(try.giveUp) && len(r.tries) < maxWakeRetries {
-			r.tries = append(r.tries, try)
+		if !time.Now().Before(try.giveUp) {
+			continue
+		}
+		select {
+		case w.retries <- try:
+		default:
 		}
 	}
-}
-
-// takeAll removes and returns all.
-func (r *wakeRetries) takeAll() []wakeTry {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	tries := r.tries
-	r.tries = nil
-	return tries
 }

@@ -127,26 +127,10 @@ func TestWaker(t *testing.T) {
 						t.Errorf("%v wake-ups are counted as %s, want %d", got, result, c.results[result])
 					}
 				}
-				if tries := len(waker.retries.tries); tries != 0 {
+				if tries := len(waker.retries); tries != 0 {
 					t.Errorf("%d jobs are to be tried again, want 0", tries)
 				}
 			})
 		})
-	}
-}
-
-func TestWakeRetriesAreBounded(t *testing.T) {
-	var retries wakeRetries
-	now := time.Unix(0, 0)
-	tries := make([]wakeTry, maxWakeRetries+5)
-	for i := range tries {
-		tries[i].giveUp = now.Add(time.Minute)
-	}
-	retries.planRetries(tries, now)
-	if due := retries.takeAll(); len(due) != maxWakeRetries {
-		t.Errorf("takeAll() = %d jobs, want %d", len(due), maxWakeRetries)
-	}
-	if due := retries.takeAll(); len(due) != 0 {
-		t.Errorf("takeAll() again = %d jobs, want none", len(due))
 	}
 }
