@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -305,69 +304,4 @@ func median(slicesOf []costSlice, what func(costSlice) []float64) float64 {
 	}
 	slices.Sort(all)
 	return at(all, 50)
-}
-
-// BenchmarkManyParked is how long other users' jobs wait, and how long a sweep takes, while so many
-// jobs of one user wait for a slot.
-func BenchmarkManyParked(b *testing.B) {
-	for _, waiting := range []int{1_000, 100_000} {
-		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
-			for b.Loop() {
-				c := newCosts(b, "postgres")
-				c.wait(1)
-				client := c.client(true)
-				c.insert(client, slices.Repeat([]string{"waits-00000"}, waiting))
-				if _, err := c.pool.Exec(context.Background(), "ANALYZE river_job"); err != nil {
-					b.Fatal(err)
-				}
-				var sweeps []float64
-				for range 20 {
-					began := time.Now()
-					if err := c.fair.SweepOnce(context.Background()); err != nil {
-						b.Fatal(err)
-					}
-					sweeps = append(sweeps, time.Since(began).Seconds()*1000)
-				}
-				stop := c.runFair()
-				if err := client.Start(context.Background()); err != nil {
-					b.Fatal(err)
-				}
-				for range 100 {
-					c.users++
-					// As in BenchmarkBehindAThousand.
-					<-time.After(120*time.Millisecond + rand.N(100*time.Millisecond))
-					if _, err := client.Insert(context.Background(), task{User: fmt.Sprint("other-", c.users)}, &river.InsertOpts{Queue: costQueue}); err != nil {
-						b.Fatal(err)
-					}
-				}
-				if err := testkit.Poll(time.Minute, func() error {
-					if done := c.done.Load(); done != 100 {
-						return fmt.Errorf("%d jobs are done, want 100", done)
-					}
-					return nil
-				}); err != nil {
-					b.Fatal(err)
-				}
-				if err := client.Stop(context.Background()); err != nil {
-					b.Fatal(err)
-				}
-				stop()
-				rows, err := c.pool.Query(context.Background(), `SELECT extract(epoch FROM attempted_at - created_at)::float8 * 1000
-					FROM river_job WHERE metadata->>'sluice:user' LIKE 'other-%' ORDER BY 1`)
-				if err != nil {
-					b.Fatal(err)
-				}
-				waits, err := pgx.CollectRows(rows, pgx.RowTo[float64])
-				if err != nil {
-					b.Fatal(err)
-				}
-				slices.Sort(sweeps)
-				b.ReportMetric(at(waits, 50), "p50-ms")
-				b.ReportMetric(at(waits, 95), "p95-ms")
-				b.ReportMetric(at(waits, 100), "max-ms")
-				b.ReportMetric(at(sweeps, 50), "sweep-ms")
-				b.ReportMetric(0, "ns/op")
-			}
-		})
-	}
 }

@@ -57,23 +57,6 @@ func TestAQueueWithoutWorkersDoesNotBlockItsService(t *testing.T) {
 	r.atMost("ann", 1)
 }
 
-// Slots that restart without their memory, as jobs.NewMemory does with its process, know
-// nobody whom River still has as parked.
-func TestAParkedJobThatTheSlotsForgotRuns(t *testing.T) {
-	t.Parallel() // it mostly waits
-	r := start(t, ungated, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Runner.Reserve = 500 * time.Millisecond })
-	first := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
-	r.runs("ann", 1)
-	second := r.insert(1, task{User: "ann"}, "slow_default")
-	r.inLine("ann", 1)
-	if err := r.slots.Forget(context.Background(), r.usage("ann").Parked[0]); err != nil {
-		t.Fatal(err)
-	}
-	close(r.gate("hang"))
-	r.finished(append(first, second...))
-	r.atMost("ann", 1)
-}
-
 func TestARaisedLimitTakesEffect(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -183,27 +166,6 @@ func TestAnOutageOfTheSlotsCostsNoAttempt(t *testing.T) {
 	r.atMost("bob", 1)
 	if n := r.spent(); n != 1 {
 		t.Errorf("a job spent %d attempts, want 1", n)
-	}
-}
-
-func TestALostLeaseEndsTheJobsContext(t *testing.T) {
-	t.Parallel() // it mostly waits
-	broken := &breakable{Slots: jobs.NewMemory(nil)}
-	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) {
-		c.Runner.Slots, c.Runner.Lease = broken, 600*time.Millisecond
-	})
-	ids := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
-	r.runs("ann", 1)
-	broken.down.Store(true)
-	r.runs("ann", 0)
-	if got, want := r.said(1), "cause: "+riverqos.ErrLeaseLost.Error(); got != want {
-		t.Errorf("the job's context ended: %q, want %q", got, want)
-	}
-	close(r.gate("hang"))
-	broken.down.Store(false)
-	r.finished(ids) // it is tried again
-	if n := r.spent(); n != 1 {
-		t.Errorf("the job spent %d attempts, want 1", n)
 	}
 }
 

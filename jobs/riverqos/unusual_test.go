@@ -3,7 +3,6 @@ package riverqos_test
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -184,47 +183,6 @@ func TestALimitBelowOneIsOne(t *testing.T) {
 	}
 	if limits.Queues["slow"] != 0 || limits.Queues["fast"] != -1 {
 		t.Errorf("the tiers' own limits are %v now, want those that they were", limits.Queues)
-	}
-}
-
-// choosy are Slots that do not reserve a user's.
-type choosy struct {
-	jobs.Slots
-	not string // user
-}
-
-var errChoosy = errors.New("not for this user")
-
-func (c *choosy) ReserveFree(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
-	if strings.HasPrefix(user, c.not) {
-		return nil, errChoosy
-	}
-	return c.Slots.ReserveFree(ctx, user, l, reserve)
-}
-
-func TestASweepThatFailsForAUserGoesOn(t *testing.T) {
-	r := &rig{TB: t, reg: prometheus.NewRegistry()}
-	pool, _ := fresh(t)
-	slots := &choosy{Slots: jobs.NewMemory(nil), not: "bad"}
-	const fails = 3 // users, before the one who waits
-	for i := range fails {
-		park(t, slots, fmt.Sprint("bad", i))
-	}
-	park(t, slots, "zed")
-	fair, err := riverqos.New(riverqos.Config{Pool: pool, User: riverqos.FromArgs("user"), Runner: jobs.RunnerConfig{Slots: slots, Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
-		return jobs.Tier{Limits: jobs.Limits{Total: 2}}, nil // raised
-	}), Registry: r.reg}}.SweptEvery(time.Hour).AnsweredWithin(testkit.Patience)) // the next sweep would be in an hour
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop := running(t, fair)
-	testkit.Eventually(t, "a sweep is done", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
-	stop()
-	if got := r.value("sluice_jobs_errors_total", "sweep"); int(got) != fails {
-		t.Errorf("%v failures are noted, want %d", got, fails)
-	}
-	if u, err := slots.User(context.Background(), "zed"); err != nil || len(u.Parked) > 0 {
-		t.Errorf("the user behind them has %+v, %v, want a reservation", u, err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -257,4 +258,56 @@ func (c *counted) free(t *testing.T, user string) {
 		t.Fatalf("Renew = %v, %v", lost, err)
 	}
 	<-time.After(time.Millisecond)
+}
+
+// choosy are Slots that do not reserve slots of some users.
+type choosy struct {
+	Slots
+	not string // begins their names
+}
+
+func (c *choosy) ReserveFree(ctx context.Context, user string, l Limits, reserve time.Duration) ([]Job, error) {
+	if strings.HasPrefix(user, c.not) {
+		return nil, errors.New("not for this user")
+	}
+	return c.Slots.ReserveFree(ctx, user, l, reserve)
+}
+
+type twoEach struct{}
+
+func (twoEach) Tier(context.Context, string) (Tier, error) {
+	return Tier{Limits: Limits{Total: 2}}, nil
+}
+
+// A failure may be about one user alone.
+func TestASweepThatFailsForAUserGoesOn(t *testing.T) {
+	slots := &choosy{NewMemory(nil), "bad"}
+	for _, user := range []string{"bad0", "bad1", "bad2", "zed"} {
+		park(t, slots, user)
+	}
+	runner := newTestRunner(t, RunnerConfig{Slots: slots, Queue: awake{}, Tiers: twoEach{}})
+	if err := runner.sweeper.sweepInTurn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if usage, err := slots.User(t.Context(), "zed"); err != nil || len(usage.Reserved) != 1 {
+		t.Errorf("the user behind them has %+v, %v, want a reservation", usage, err)
+	}
+	if got := testutil.ToFloat64(runner.metrics.Errors.WithLabelValues("sweep")); got != 3 {
+		t.Errorf("%v failures are counted, want 3", got)
+	}
+}
+
+// The alert on sweeps needs a 0 to see a process that never sweeps.
+func TestAProcessThatNeverSwept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runner := newTestRunner(t, RunnerConfig{Slots: &deaf{Slots: NewMemory(nil), waiting: true}, Queue: noQueue{}})
+		if n := testutil.CollectAndCount(runner.metrics.Sweeps); n != 0 {
+			t.Errorf("a process that only inserts has %d series of sweeps, want 0", n)
+		}
+		runs(t, runner)
+		time.Sleep(10 * time.Second)
+		if n := testutil.CollectAndCount(runner.metrics.Sweeps); n != 2 || runner.sweeps("done") != 0 {
+			t.Errorf("%d series of sweeps, %v of them done, want 2 (done, error) and none", n, runner.sweeps("done"))
+		}
+	})
 }
