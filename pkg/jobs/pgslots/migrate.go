@@ -2,9 +2,8 @@ package pgslots
 
 import (
 	"context"
-	"embed"
+	_ "embed"
 	"fmt"
-	"io/fs"
 	"regexp"
 	"strings"
 
@@ -12,8 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-//go:embed migrations/*.sql
-var migrations embed.FS
+// firstVersion makes all tables and functions.
+//
+//go:embed migrations/001_slots.sql
+var firstVersion string
 
 // migrating is the advisory lock of those who migrate: "sluice" in ASCII.
 const migrating = 0x736c75696365
@@ -37,17 +38,13 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	if !goodName.MatchString(schema) {
 		return fmt.Errorf("schema %q: want up to 63 letters, digits, blanks, _ and -", schema)
 	}
-	steps, err := readSteps(schema)
-	if err != nil {
-		return err
-	}
-	if err := migrate(ctx, pool, schema, steps); err != nil {
+	if err := migrate(ctx, pool, schema); err != nil {
 		return fmt.Errorf("migrate schema %q: %w", schema, err)
 	}
 	return nil
 }
 
-func migrate(ctx context.Context, pool *pgxpool.Pool, schema string, steps []string) error {
+func migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	// Read committed, so that what is read with the lock is what was written before it.
 	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if err := CheckServer(ctx, tx, oldestServer); err != nil {
@@ -57,21 +54,17 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, schema string, steps []str
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::int8)", int64(migrating)); err != nil {
 			return err
 		}
-		// A newer program may have made more steps than are known here: what it made can still be used.
+		// A newer program may have made a later version, which can still be used.
 		done, err := version(ctx, tx, schema)
-		if err != nil || done >= len(steps) {
+		if err != nil || done >= 1 {
 			return err
 		}
-		for v := done + 1; v <= len(steps); v++ {
-			// Without arguments, a step may have many statements.
-			if _, err := tx.Conn().PgConn().Exec(ctx, steps[v-1]).ReadAll(); err != nil {
-				return fmt.Errorf("step %d: %w", v, err)
-			}
-			if _, err := tx.Exec(ctx, "INSERT INTO "+quotedName(schema, "migrations")+" (version) VALUES ($1::int4)", v); err != nil {
-				return err
-			}
+		// Without arguments, it may have many statements.
+		if _, err := tx.Conn().PgConn().Exec(ctx, strings.ReplaceAll(firstVersion, "@schema@", quotedName(schema))).ReadAll(); err != nil {
+			return fmt.Errorf("step 1: %w", err)
 		}
-		return nil
+		_, err = tx.Exec(ctx, "INSERT INTO "+quotedName(schema, "migrations")+" (version) VALUES (1)")
+		return err
 	})
 }
 
@@ -97,20 +90,6 @@ func version(ctx context.Context, tx pgx.Tx, schema string) (int, error) {
 	var v int
 	err = tx.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM "+table).Scan(&v)
 	return v, err
-}
-
-// readSteps reads the files, whose names begin with 001, 002 and so on.
-func readSteps(schema string) (steps []string, err error) {
-	files, err := fs.Glob(migrations, "migrations/*.sql")
-	// Glob sorts them, which is their order.
-	for _, file := range files {
-		text, err := migrations.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		steps = append(steps, strings.ReplaceAll(string(text), "@schema@", quotedName(schema)))
-	}
-	return steps, err
 }
 
 func quotedName(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
