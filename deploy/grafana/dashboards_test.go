@@ -1,8 +1,8 @@
+// Package grafana tests the dashboards in its folder, which are edited in Grafana and exported as JSON.
 package grafana
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,46 +12,23 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"gopkg.in/yaml.v3"
 
 	"github.com/sluice-qos/sluice/docs"
 )
 
-var update = flag.Bool("update", false, "write the dashboards")
-
-func TestDashboardsAreCurrent(t *testing.T) {
-	files := made(t)
-	for name, got := range files {
-		if *update {
-			if err := os.WriteFile(name, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(name)
-		if err != nil {
+// dashboards are the files, by their names.
+func dashboards(t *testing.T) map[string][]byte {
+	t.Helper()
+	names, err := filepath.Glob("*.json")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("dashboards: %q, %v", names, err)
+	}
+	files := map[string][]byte{}
+	for _, name := range names {
+		if files[name], err = os.ReadFile(name); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(string(want), string(got)); diff != "" {
-			t.Errorf("%s is not current; run go generate ./deploy/grafana (-file +code):\n%s", name, diff)
-		}
-	}
-	present, err := filepath.Glob("*.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range present {
-		if files[name] == nil {
-			t.Errorf("%s is not made by the code any more", name)
-		}
-	}
-}
-
-func made(t *testing.T) map[string][]byte {
-	t.Helper()
-	files, err := Dashboards()
-	if err != nil {
-		t.Fatal(err)
 	}
 	return files
 }
@@ -85,7 +62,7 @@ var name = regexp.MustCompile(`\bsluice_\w+`)
 // Every metric that a dashboard asks for is one that Sluice has.
 func TestDashboardsAskForMetricsThatExist(t *testing.T) {
 	known := docs.Series()
-	for file, text := range made(t) {
+	for file, text := range dashboards(t) {
 		b := read(t, text)
 		var queries []string
 		for _, p := range b.Panels {
@@ -120,7 +97,7 @@ func TestQueriesAreUnderstood(t *testing.T) {
 	}
 	variables := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*", "$tier", ".*", "$user", "alice")
 	var rules []rule
-	for _, text := range made(t) {
+	for _, text := range dashboards(t) {
 		for _, p := range read(t, text).Panels {
 			for _, target := range p.Targets {
 				rules = append(rules, rule{fmt.Sprint("query:", len(rules)), variables.Replace(target.Expr)})
@@ -144,7 +121,7 @@ func TestQueriesAreUnderstood(t *testing.T) {
 // is chosen, and has no panel that covers another one.
 func TestDashboardsAreWhole(t *testing.T) {
 	uids := map[string]string{}
-	for file, text := range made(t) {
+	for file, text := range dashboards(t) {
 		b := read(t, text)
 		if other, taken := uids[b.UID]; taken || b.UID == "" {
 			t.Errorf("%s has uid %q, which is %q's; want one of its own", file, b.UID, other)
