@@ -15,9 +15,9 @@ type Class struct {
 type Match struct {
 	Methods    []string      // one of these, in capitals
 	PathPrefix string        // of the path without the query, as the client wrote it
-	PathRegex  string        // RE2 that the path matches somewhere; it has no effect beside none
+	PathRegex  string        // RE2 that the path matches somewhere; "" for any
 	Query      []string      // keys of the query that are all present, with or without a value
-	NoQuery    []string      // keys of the query of which none is present
+	NoQuery    []string      // keys of the query that are all absent
 	Headers    []HeaderMatch // all of these
 }
 
@@ -62,10 +62,8 @@ func (a AddressLimits) FailedAuthString() string {
 }
 
 // AddressLimits returns the limits of each address that HAProxy has to enforce: none
-// unless the mode of the file is Enforce, for HAProxy cannot try a limit without
-// refusing anybody.
+// unless the mode of the file is Enforce, because HAProxy has no dry run of them.
 func (s *Set) AddressLimits() AddressLimits {
-	// Nothing tells HAProxy to count and not to refuse, so that a dry run of them is none of them.
 	if s.content.Mode != Enforce {
 		return AddressLimits{}
 	}

@@ -57,8 +57,8 @@ func NewSet(content Content) *Set {
 	return &Set{content: s, now: math.MinInt64}
 }
 
-// exemptUsers gives those who are exempt no limits, whatever else the file says of
-// them. Who is exempt by name, and not named under users, is unlisted.
+// exemptUsers removes the limits of exempt users, whatever else the file says of
+// them. Users that only exempt names are unlisted.
 func (s *derived) exemptUsers() {
 	if len(s.Exempt.Users) == 0 {
 		return
@@ -98,7 +98,7 @@ func (s *derived) exemptUsers() {
 
 // WithOverrides returns the Set in which overrides are in force, in place of any that s has: the
 // entries, by key of their users, count before what the file says. A reader of limit files
-// has made them, with encoded, from which it can read the overrides again, and its origins.
+// has made them, with origins and with encoded, which limitfile.DecodeOverrides reads.
 func (s *Set) WithOverrides(encoded []byte, overrides []Override, entries map[string]*Entry, origins any) *Set {
 	content := *s.content
 	content.Origins, content.encoded, content.overrides, content.overridden = origins, encoded, overrides, entries

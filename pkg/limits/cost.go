@@ -10,7 +10,7 @@ const (
 	// MaxCost is the largest limit, and the largest cost of one request. A thousand times as
 	// much is below 2^53, up to which Redis' scripts and HAProxy count exactly.
 	MaxCost = 1_000_000_000_000
-	// MaxCostUnits bounds the units of a file: HAProxy has variables for so many.
+	// MaxCostUnits bounds the units of a file: HAProxy has variables for no more.
 	MaxCostUnits = 4
 )
 

@@ -8,7 +8,7 @@ import (
 )
 
 // Entry is what a limit file says of one user, or of all users of a pattern or a tier.
-// Users of whom it says the same should share one. An Entry never changes.
+// Users with the same should share one. An Entry never changes.
 type Entry struct {
 	Limits *Limits
 
@@ -82,7 +82,7 @@ func (s *Set) Expires() time.Time {
 
 // expiredEntries counts the entries that have expired at a time.
 func (s *Set) expiredEntries(now int64) int {
-	// What ends at now has ended.
+	// An entry that ends at now has ended.
 	n, _ := slices.BinarySearchFunc(s.content.untils, now, func(end, now int64) int { return cmp.Or(cmp.Compare(end, now), -1) })
 	return n
 }

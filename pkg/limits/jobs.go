@@ -20,11 +20,11 @@ const (
 // it; no HTTP request counts.
 type Jobs struct {
 	Total  int            // at a time, over all queues; 0 means not limited
-	Queues map[string]int // the same by the service of the queue; 0 means not limited beside Total. That of All is for each service that is not named
+	Queues map[string]int // the same by the service of the queue; 0 means limited by Total alone. The number of All is for each service that is not named
 	Class  string         // of the queues they go to: PriorityQueues, or DefaultQueues (or "", which is the same)
 
-	// Mode is Enforce, or DryRun or Off, with which none of it limits anything. Nobody
-	// counts what a dry run would have held back.
+	// Mode is Enforce, or DryRun or Off, with which none of it limits anything. A dry
+	// run of jobs counts nothing.
 	Mode Mode
 
 	Source JobsSource // of Total
@@ -50,7 +50,7 @@ type JobsSource uint8
 
 // The sources.
 const (
-	Builtin JobsSource = iota // nobody: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others that of the default tier; none beside a limit for each queue
+	Builtin JobsSource = iota // the name of the tier: 1 for free, 3 for pro and pro_plus, 5 for enterprise, otherwise that of the default tier; none next to a limit for each queue
 	OfTier                    // the user's tier
 	OfUser                    // the user's own entry, or an override
 )

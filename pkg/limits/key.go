@@ -11,8 +11,8 @@ import (
 // longer.
 const MaxOwnKey = 100
 
-// Key returns the wire key of a user: the name by which HAProxy's tables, Redis and the
-// agents know the user.
+// Key returns the wire key of a user: the user's name in HAProxy's tables, in Redis and
+// in the agents.
 //
 // HAProxy cuts long table keys and ends them at a NUL, so that two users could
 // become one. A name is therefore its own key only if it has 1 to 100 bytes,
@@ -22,7 +22,7 @@ const MaxOwnKey = 100
 // the same.
 //
 // Key is not idempotent: a name that looks like a hashed key is hashed as well,
-// so nobody can take another user's key by sending it.
+// so no user can take another user's key by sending it.
 func Key(user string) string {
 	if IsOwnKey(user) {
 		return user
@@ -32,8 +32,8 @@ func Key(user string) string {
 	return "~" + strings.ToUpper(hex.EncodeToString(sum[:]))
 }
 
-// KeyOf returns the wire key of whom people name: a user, or UnreadableKey itself, of those
-// who have no name that could be read.
+// KeyOf returns the wire key of a user, or UnreadableKey itself, which stands for requests
+// without a readable name.
 func KeyOf(name string) string {
 	if name == UnreadableKey {
 		return name

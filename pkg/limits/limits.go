@@ -1,9 +1,8 @@
 // Package limits holds what each user may do: a Set says it of all of them, and looks up the
 // Limits of one by wire key.
 //
-// A Set never changes: a reload of the limit file makes another one. What it does not name is
-// not limited. Package limitfile, below this one, reads limit files into Sets; New makes one
-// of what somebody else has read. Nothing is read here, so that pkg/ratelimit,
+// A Set never changes: a reload of the limit file makes another one. Users that it does not name
+// have the default tier. Package limitfile, below this one, reads limit files into Sets. Nothing is read here, so that pkg/ratelimit,
 // pkg/concurrency, pkg/bandwidth and pkg/credit, which decide about requests, depend on the
 // standard library alone.
 package limits

@@ -9,14 +9,12 @@ var exemptEntry = &Entry{Limits: &Limits{Tier: ExemptTier}}
 // User returns the limits of the user with this wire key: Key of the name. The result is never nil, and
 // asking does not allocate, but for a name that is nearly an IP address.
 //
-// Exempt users, and ExemptKey, have no limit. Of others, an override (see WithOverrides)
-// counts before what the file says. A name in the file counts before the patterns that
-// match it, of which the one with most literal characters counts, or the earlier one. A
-// user whom the file names neither way has the anonymous tier if there is one and the
-// key is "~" (no name) or an IP address; UnreadableKey has its own tier if there is one;
-// all others have the default tier. Patterns match no key that begins with "~", because
-// it is not the name. OthersKey, and keys that begin with it, have the limits of their
-// line of the file.
+// Exempt users, and ExemptKey, have no limit. An override (see WithOverrides) counts before
+// the file, a name in the file before patterns, and the pattern with most literal characters
+// before others, or the earlier one. Other users have the anonymous tier if there is one and the
+// key is "~" (no name) or an IP address; UnreadableKey has its own tier if there is one; all
+// others have the default tier. Patterns match no key that begins with "~", because it is not
+// the name. OthersKey, and keys that begin with it, have the limits of their line of the file.
 func (s *Set) User(key string) *Limits {
 	if s.content.overridden != nil {
 		if e, ok := s.content.overridden[key]; ok {
@@ -44,7 +42,7 @@ func (s *Set) FromFile(key string) *Entry {
 }
 
 // Named is where the file has the user of a wire key by name, or as exempt by name,
-// rather than by a pattern alone. Of a pattern's own key it is where the pattern is.
+// rather than by a pattern alone. A pattern's own key is the place of the pattern.
 func (s *Set) Named(key string) (Named, bool) {
 	named, ok := s.content.Users[key]
 	return named, ok

@@ -6,13 +6,11 @@ import (
 	"strings"
 )
 
-// OthersKey is the wire key that users share of whom there are too many: those whom
-// the file names by nothing of their own, beyond an agent's quota of them. They are
-// limited together, as one user of the default tier. Those who have the anonymous
-// tier, and those of each pattern, have a key of their own that begins with it, and
-// the limits of that line of the file: a flood of one kind of names does not use up
-// what another kind shares. No user's name is one of these: Key hashes names that begin
-// with "~".
+// OthersKey is the wire key that users beyond an agent's quota share, if the file does not name
+// them. They are limited together, as one user of the default tier. Users with the anonymous
+// tier, and users of each pattern, share a key that begins with it, and the limits of that
+// line of the file: a flood of one kind of names does not use up the limits of another. No
+// user's name is one of these: Key hashes names that begin with "~".
 const OthersKey = "~others"
 
 // anonymousOthers cannot be a pattern's key, for patterns have a * in them.

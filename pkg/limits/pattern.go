@@ -12,9 +12,8 @@ import (
 func IsPattern(name string) bool { return strings.Contains(name, All) }
 
 // matcher finds the pattern of a name: the one with most literal characters, or
-// the first of several. The zero matcher has no patterns. Of the patterns prefix* and *suffix
-// each length costs one look-up in a map, some 15 ns; others are tried one after the other, some
-// 20 ns each.
+// the first of several. The zero matcher has no patterns. Each length of prefix* and *suffix costs
+// one look-up in a map, some 15 ns. Other patterns are tried one after the other, some 20 ns each.
 type matcher struct {
 	patterns           []string
 	prefixes, suffixes affixes
@@ -77,7 +76,7 @@ func (m *matcher) patternOf(key string) string {
 func (m *matcher) bestMatch(name string) int {
 	best, literals := -1, -1
 	better := func(text string, index int) {
-		// In characters, as people count which pattern says more. Of two equal ones the first counts.
+		// In characters, as people count. The first of two equal patterns counts.
 		if n := utf8.RuneCountInString(text); n > literals || n == literals && index < best {
 			best, literals = index, n
 		}

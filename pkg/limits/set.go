@@ -25,7 +25,7 @@ type derived struct {
 	unreadable *Entry   // nil without a tier for UnreadableKey
 	tierNames  []string // sorted
 
-	unlisted map[string]bool // keys in Users whom only Exempt names: their entry is exemptEntry
+	unlisted map[string]bool // keys in Users that only Exempt names: their entry is exemptEntry
 
 	patterns       matcher // of Users
 	patternEntries []*Entry
@@ -64,16 +64,16 @@ func (s *Set) UserNames() iter.Seq[string] {
 // Patterns returns the patterns among Users, in the order of the file.
 func (s *Set) Patterns() []string { return slices.Clone(s.content.Patterns) }
 
-// UserCount is the number of users whom the file names, patterns included.
+// UserCount is the number of users in the file, patterns included.
 func (s *Set) UserCount() int { return len(s.content.Users) - len(s.content.unlisted) }
 
 // Mode is the mode of the whole file. Each limit's own mode has it already.
 func (s *Set) Mode() Mode { return s.content.Mode }
 
-// DefaultTier is the tier of users whom the file does not name.
+// DefaultTier is the tier of users that the file does not name.
 func (s *Set) DefaultTier() string { return s.content.DefaultTier }
 
-// AnonymousTier is the tier of Anonymous users whom the file does not name, or "" if
+// AnonymousTier is the tier of Anonymous users that the file does not name, or "" if
 // they have the default tier like everybody.
 func (s *Set) AnonymousTier() string { return s.content.AnonymousTier }
 
@@ -117,8 +117,8 @@ func version(source []byte) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// SecondClasses are the classes, All among them, of which somebody has a limit by the
-// second, at whatever time, sorted.
+// SecondClasses are the classes, All among them, with a limit by the second for a user at any
+// time, sorted.
 func (s *Set) SecondClasses() []string {
 	found := map[string]bool{}
 	s.eachLimits(func(l *Limits) {
@@ -131,14 +131,14 @@ func (s *Set) SecondClasses() []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// LimitsBandwidth is whether somebody's bandwidth is limited, at whatever time.
+// LimitsBandwidth is whether a user's bandwidth is limited at any time.
 func (s *Set) LimitsBandwidth() bool {
 	found := false
 	s.eachLimits(func(l *Limits) { found = found || l.Bandwidth != (Bandwidth{}) })
 	return found
 }
 
-// eachLimits calls of with all limits of everybody.
+// eachLimits calls of with all limits of all users.
 func (s *Set) eachLimits(of func(*Limits)) {
 	for _, e := range slices.Concat(s.content.Entries, []*Entry{s.content.fallback}) {
 		e.eachLimits(of)

@@ -162,8 +162,7 @@ var prefixes = kind[string]{forms: prefixWords, parse: func(s string) (string, e
 
 // readHeaders reads header names and their values, "" for any.
 func (f *file) readHeaders(where place, n *yaml.Node) (headers []limits.HeaderMatch) {
-	if n.Kind == yaml.MappingNode && (len(n.Content) == 0 || len(n.Content)/2 > maxMatchItems) {
-		f.errorf(n, "%s must have 1 to %d headers, got %d", where, maxMatchItems, len(n.Content)/2)
+	if !f.isSized(n, where, maxMatchItems, "headers") {
 		return nil
 	}
 	for key, value := range f.eachEntry(n, where, `{X-Kind: report, X-Trace: ""}`) {

@@ -57,17 +57,14 @@ type costUnit struct {
 // readCostUnits reads the units that requests cost.
 func (f *file) readCostUnits(where place, n *yaml.Node) {
 	f.units = map[string]costUnit{}
-	if n.Kind == yaml.MappingNode && (len(n.Content) == 0 || len(n.Content)/2 > limits.MaxCostUnits) {
-		f.errorf(n, "%s must have 1 to %d units, got %d", where, limits.MaxCostUnits, len(n.Content)/2)
+	if !f.isSized(n, where, limits.MaxCostUnits, "units") {
 		return
 	}
 	for key, value := range f.eachEntry(n, where, "{tokens: {estimate: {default: 1000}, actual: {header: X-Cost}}}") {
-		if !serviceForm.MatchString(key.Value) || len(key.Value) > maxUnit {
-			f.errorf(key, "%s: the name %s is not usable; write 1 to %d of a-z and 0-9, with single _ or - between them", where, quote(key.Value), maxUnit)
-			continue
-		}
 		// A unit with errors is known too, so that limits of it are no errors.
-		f.units[key.Value] = f.readCostUnit(key.Value, where.below(key.Value), value)
+		if f.isLowerName(key, where, maxUnit) {
+			f.units[key.Value] = f.readCostUnit(key.Value, where.below(key.Value), value)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.units)) {
 		f.content.CostUnits = append(f.content.CostUnits, f.units[name].CostUnit)

@@ -92,6 +92,13 @@ func (e *entryReader) readNumber(k kind[int64], at place, n *yaml.Node, name str
 	return v, ok
 }
 
+// readWhole reads a number in the place of a mapping.
+func (e *entryReader) readWhole(k kind[int64], at place, n *yaml.Node, name string) {
+	if v, ok := read(e.file, k, at, n); ok {
+		e.replace(name, n, v)
+	}
+}
+
 func (e *entryReader) readMode(at place, n *yaml.Node, name string) {
 	if i := e.file.readMode(at, n); i >= 0 {
 		e.add(name, n, int64(i))
@@ -177,9 +184,7 @@ func (e *entryReader) readRate(class string, at place, n *yaml.Node) {
 	case n.Kind != yaml.ScalarNode || isNull(n):
 		e.errorf(n, "%s must be a whole number, a mapping such as {second: 10, minute: 100}, or unlimited, got %s", at, describe(n))
 	default:
-		if v, ok := read(e.file, perSecond, at, n); ok {
-			e.replace(field, n, v)
-		}
+		e.readWhole(perSecond, at, n, field)
 	}
 }
 
@@ -250,9 +255,7 @@ func (e *entryReader) readConcurrent(at place, n *yaml.Node) {
 	}
 	// A number alone replaces the tier's mode too: otherwise it could be a dry run by surprise.
 	if n.Kind != yaml.MappingNode {
-		if v, ok := read(e.file, inProgress, at, n); ok {
-			e.replace("concurrent", n, v)
-		}
+		e.readWhole(inProgress, at, n, "concurrent")
 		return
 	}
 	e.drop("concurrent")
@@ -327,7 +330,7 @@ func (e *entryReader) readJobsQueues(at place, n *yaml.Node) {
 	for key, value := range e.eachEntry(n, at, "{analysis: 1}") {
 		every := key.Value == limits.All
 		switch {
-		case !every && !e.isServiceName(key, at):
+		case !every && !e.isLowerName(key, at, maxService):
 		// A file without queues may limit services that workers get from their environment.
 		case !every && e.services != nil && !slices.Contains(e.services, key.Value):
 			e.refuseUnknown(key, at, "service", e.services)

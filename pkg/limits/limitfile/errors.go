@@ -60,8 +60,7 @@ func (p *problems) openSource(source int, file string) { p.source, p.file = sour
 
 func (p *problems) count() int { return len(p.found) + p.more }
 
-// isFull reports whether a further error would only be counted, so that nobody
-// needs to think about its text.
+// isFull reports whether a further error would only be counted, so that its text is not needed.
 func (p *problems) isFull() bool { return len(p.found) == maxCollected }
 
 func (p *problems) addError(line, column int, format string, args ...any) {

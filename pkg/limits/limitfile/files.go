@@ -86,7 +86,7 @@ func ReadFiles(path string) (Files, error) {
 	return files, nil
 }
 
-// readAtMost reads a file, at most so many bytes and one.
+// readAtMost reads a file, and stops one byte after most.
 func readAtMost(path string, most int) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -190,7 +190,7 @@ type source struct {
 	data []byte
 }
 
-// bundleMark begins a bundle: the limit file and those of its users_from in one, from which a
+// bundleMark begins a bundle: the limit file and those of its users_from in one, so that a
 // process without the files can make the same Set. No limit file begins so, because it is a
 // mapping. Then each file has a line with its length in bytes and its name, quoted as in Go,
 // followed by its content and a newline.

@@ -40,22 +40,22 @@ var (
 // ValidService reports whether a service may have queues of this name.
 func ValidService(name string) bool { return len(name) <= maxService && serviceForm.MatchString(name) }
 
-func (f *file) isServiceName(n *yaml.Node, where place) bool {
-	if ValidService(n.Value) {
+// isLowerName checks the name of a service or of a unit of cost.
+func (f *file) isLowerName(n *yaml.Node, where place, most int) bool {
+	if len(n.Value) <= most && serviceForm.MatchString(n.Value) {
 		return true
 	}
-	f.errorf(n, "%s: the name %s is not usable; write 1 to %d of a-z and 0-9, with single _ or - between them", where, quote(n.Value), maxService)
+	f.errorf(n, "%s: the name %s is not usable; write 1 to %d of a-z and 0-9, with single _ or - between them", where, quote(n.Value), most)
 	return false
 }
 
 // readQueues reads the numbers of workers.
 func (f *file) readQueues(where place, n *yaml.Node) {
-	if n.Kind == yaml.MappingNode && (len(n.Content) == 0 || len(n.Content)/2 > maxServices) {
-		f.errorf(n, "%s must have 1 to %d services, got %d", where, maxServices, len(n.Content)/2)
+	if !f.isSized(n, where, maxServices, "services") {
 		return
 	}
 	for key, value := range f.eachEntry(n, where, "{analysis: {priority: 3, default: 2, scheduled: 1}}") {
-		if f.isServiceName(key, where) {
+		if f.isLowerName(key, where, maxService) {
 			number := f.readWorkers(where.below(key.Value), value)
 			f.content.Queues = append(f.content.Queues, limits.Queue{Service: key.Value, Priority: number[0], Default: number[1], Scheduled: number[2]})
 		}

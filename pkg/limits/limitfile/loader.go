@@ -89,7 +89,7 @@ func (l *Loader) stat() map[string]os.FileInfo {
 func (l *Loader) Load(asked bool) (Outcome, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// Before the files are read: a change meanwhile shows as one after it.
+	// Before the files are read: a change during the reading shows as one after it.
 	l.stats = l.stat()
 	files, err := ReadFiles(l.path)
 	l.globs = files.Globs

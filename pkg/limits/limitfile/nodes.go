@@ -223,6 +223,15 @@ func isUnlimited(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Valu
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
+// isSized reports whether a mapping has 1 to most entries. Other nodes are for the next check.
+func (f *file) isSized(n *yaml.Node, where place, most int, what string) bool {
+	if n.Kind != yaml.MappingNode || len(n.Content) > 0 && len(n.Content)/2 <= most {
+		return true
+	}
+	f.errorf(n, "%s must have 1 to %d %s, got %d", where, most, what, len(n.Content)/2)
+	return false
+}
+
 // isEmpty reports whether a node is a mapping without entries.
 func isEmpty(n *yaml.Node) bool { return n.Kind == yaml.MappingNode && len(n.Content) == 0 }
 

@@ -56,7 +56,7 @@ const (
 type FieldOrigin struct {
 	// Name is the field's path, such as "concurrent" or "bandwidth". A request limit
 	// is "requests." and its name ("requests.GET", "requests.GET/minute"), with
-	// "requests.GET.burst" and "requests.GET.mode" beside it; one of costs is "costs.tokens/day".
+	// "requests.GET.burst" and "requests.GET.mode" with it; one of costs is "costs.tokens/day".
 	Name  string
 	Line  int    // 0 in OverrideLayer
 	File  string // the limit file, or the one of users_from that has the entry; "" in OverrideLayer

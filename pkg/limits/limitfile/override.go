@@ -42,7 +42,7 @@ func EncodeOverrides(overrides []limits.Override) []byte {
 	return data
 }
 
-// DecodeOverrides reads them. What they say is for WithOverrides to judge.
+// DecodeOverrides reads them. WithOverrides judges their limits.
 func DecodeOverrides(data []byte) ([]limits.Override, error) {
 	// Before it is decoded, which takes several times as much memory.
 	if len(data) > MaxOverridesSize {
@@ -210,7 +210,7 @@ func (r *resolver) override(s *limits.Set, key string, o limits.Override) (*limi
 	if err != nil {
 		return nil, err
 	}
-	own := spec{tier: fromFile.Limits.Tier} // as a user whom the file does not name
+	own := spec{tier: fromFile.Limits.Tier} // a user that the file does not name has a tier only
 	named, ok := s.Named(key)
 	if !ok {
 		named, ok = s.Named(limits.Key(s.PatternOf(key)))

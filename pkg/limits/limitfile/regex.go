@@ -31,7 +31,7 @@ func (f *file) readRegex(at place, n *yaml.Node) string {
 }
 
 // checkRegex accepts the regular expressions of RE2 that PCRE, which HAProxy uses,
-// reads the same way, and for which it does not look long at any path: it tries all
+// reads the same way, and matches quickly with any path: it tries all
 // ways to match, so that (a|ab)* or (a+)+ can take it seconds. The error goes on
 // where the name of the field leaves off.
 func checkRegex(s string) error {
@@ -96,7 +96,7 @@ func sameInPCRE(s string) error {
 			if i == len(s) {
 				return errors.New(`ends with a \ that escapes nothing`)
 			}
-			// Of all letters behind a backslash, both know these, and mean the same of what a path can hold.
+			// Both know these letters behind a backslash, with the same meaning in a path.
 			letters := "dDwWsSbB"
 			if inClass {
 				letters = "dDwWsS"

@@ -103,8 +103,8 @@ func (p *problems) syntaxError(data []byte, err error) {
 }
 
 // gaveUpAt returns the index in read, the part of the file that the library has
-// read, of what it did not like: the beginning of a token, for which it looks at
-// four characters, or the last character. Blanks are never it.
+// read, of what it did not like: the beginning of a token, four characters
+// back, or the last character. Blanks are never it.
 func gaveUpAt(read []byte, problem string) int {
 	// The library reads four characters ahead of a token, and one of a control character.
 	back := 4
