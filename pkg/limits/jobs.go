@@ -76,7 +76,7 @@ type Queue struct {
 func (s *Set) Queues() []Queue { return slices.Clone(s.content.Queues) }
 
 // Dedicated are the workers that take the jobs of one tier, or of one user, and no others: in
-// the queues of each service, so many in one process. Zero means that jobs of this class go to
+// the queues of each service, this number in one process. Zero means that jobs of this class go to
 // the queues of all users.
 type Dedicated struct {
 	Tier, User string // one of them; the other is ""
