@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -356,139 +354,6 @@ func TestAgentsKnowEachOther(t *testing.T) {
 	gauge(t, "a is alone again", a.metrics.instances, 1)
 }
 
-// Agents hear of each other at once, not only by their heartbeats.
-func TestRegistryIsFollowed(t *testing.T) {
-	t.Parallel()
-	addr := redis(t)
-	a, err := New(Options{Instance: "a", Bus: open(t, addr, 1), SPOE: "unix:none", Peers: "unix:none"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.heartbeat(t.Context()); err != nil { // as before it serves
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- a.follow(ctx) }()
-	defer func() { cancel(); <-done }()
-	select {
-	case <-a.limitReading.wanted: // the subscription has begun
-	case <-time.After(testkit.Patience):
-		t.Fatal("no subscription")
-	}
-	b, names := open(t, addr, 1), []string{"a", "b", "c"}
-	for i, name := range names {
-		testkit.Eventually(t, name+" is heard of", func() error {
-			for _, name := range names[:i+1] { // all of them, or the first may lapse meanwhile
-				if _, err := b.Register(t.Context(), name, "", ""); err != nil {
-					return err
-				}
-			}
-			if got := testutil.ToFloat64(a.metrics.instances); got != float64(i+1) {
-				return fmt.Errorf("%v are, want %d", got, i+1)
-			}
-			return nil
-		})
-	}
-}
-
-// A list from the future, as of a master whose clock was wrong, does not freeze the
-// membership: who comes and goes afterwards is heard of.
-func TestListFromTheFutureIsNotTheLast(t *testing.T) {
-	t.Parallel()
-	addr := redis(t)
-	a := serve(t, addr, "a", nil)
-	publish(t, a.bus, "1", testLimits)
-	gauge(t, "a is alone", a.metrics.instances, 1)
-
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	message := fmt.Sprintf("2 %d 0 0: 6:1-word 0 1:a 1:x", time.Now().Add(time.Hour).Unix())
-	replies := bufio.NewReader(conn)
-	testkit.Eventually(t, "a hears it", func() error {
-		fmt.Fprintf(conn, "*3\r\n$7\r\nPUBLISH\r\n$16\r\nsluice:instances\r\n$%d\r\n%s\r\n", len(message), message)
-		if reply, err := replies.ReadString('\n'); err != nil || reply != ":1\r\n" {
-			return fmt.Errorf("PUBLISH = %q, %v, want one subscriber", reply, err)
-		}
-		return nil
-	})
-
-	b := serve(t, addr, "b", nil)
-	gauge(t, "a knows of b", a.metrics.instances, 2)
-	b.stop()
-	gauge(t, "a is alone again", a.metrics.instances, 1)
-}
-
-// A real Redis that is stopped for five seconds hears, when it goes on, all that was
-// sent meanwhile: what the agent reported again and again counts once.
-func TestReportsToAStoppedRedisCountOnce(t *testing.T) {
-	t.Parallel()
-	process, addr := testkit.Redis(t)
-	b, err := redisbus.Open(redisbus.Options{Addresses: []string{addr}}) // with the time-out that ships
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.Close() })
-	a := serve(t, addr, "a", func(o *Options) { o.Bus = b })
-	publish(t, open(t, addr, 1), "1", testLimits)
-	gauge(t, "a is alone", a.metrics.instances, 1)
-	testkit.Eventually(t, "it serves", func() error {
-		if !a.Serving() {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-	reader := open(t, addr, 1)
-	if _, err := reader.Take(t.Context(), "reader", []ratelimit.Ask{{}}); err != nil { // Redis knows the script
-		t.Fatal(err)
-	}
-	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(2100 * time.Millisecond))) // it counts by itself in this second
-
-	if err := process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	began := a.clock.Now().Unix()
-	for range 41 {
-		if v := a.verdict(question{user: "wilma", verb: "GET"}); !v.allowed {
-			t.Fatalf("verdict = %+v, want allowed", v)
-		}
-		time.Sleep(time.Millisecond) // so that they are in several batches
-	}
-	ended := a.clock.Now().Unix()
-	gauge(t, "Redis is lost", a.metrics.lost, 1)
-	time.Sleep(5 * time.Second)
-	if err := process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	gauge(t, "Redis is found", a.metrics.lost, 0)
-	counted := func() error {
-		n := 0
-		for second := began; second <= ended; second++ {
-			// An ask that wants nothing reads.
-			taken, err := reader.Take(t.Context(), "reader", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "wilma"}, WindowStart: second}})
-			if err != nil {
-				return err
-			}
-			n += taken.Grants[0].Total
-		}
-		if n != 41 {
-			return fmt.Errorf("the pool counts %d requests, want 41", n)
-		}
-		return nil
-	}
-	testkit.Eventually(t, "the reports are heard", counted)
-	a.stop()
-	if err := a.wait(t); err != nil {
-		t.Errorf("Run() = %v, want nil", err)
-	}
-	if err := counted(); err != nil {
-		t.Errorf("when it has ended: %v", err)
-	}
-}
-
 func TestAgentFollowsTheLimits(t *testing.T) {
 	t.Parallel()
 	s := serve(t, redis(t), "a", nil)
@@ -628,5 +493,41 @@ func TestAgentWithoutRedis(t *testing.T) {
 	s.stop()
 	if err := s.wait(t); err != nil {
 		t.Errorf("Run() = %v when its context ended, want nil", err)
+	}
+}
+
+// Agents hear of each other at once, not only by their heartbeats.
+func TestRegistryIsFollowed(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	a, err := New(Options{Instance: "a", Bus: open(t, addr, 1), SPOE: "unix:none", Peers: "unix:none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.heartbeat(t.Context()); err != nil { // as before it serves
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.follow(ctx) }()
+	defer func() { cancel(); <-done }()
+	select {
+	case <-a.limitReading.wanted: // the subscription has begun
+	case <-time.After(testkit.Patience):
+		t.Fatal("no subscription")
+	}
+	b, names := open(t, addr, 1), []string{"a", "b", "c"}
+	for i, name := range names {
+		testkit.Eventually(t, name+" is heard of", func() error {
+			for _, name := range names[:i+1] { // all of them, or the first may lapse meanwhile
+				if _, err := b.Register(t.Context(), name, "", ""); err != nil {
+					return err
+				}
+			}
+			if got := testutil.ToFloat64(a.metrics.instances); got != float64(i+1) {
+				return fmt.Errorf("%v are, want %d", got, i+1)
+			}
+			return nil
+		})
 	}
 }

@@ -67,15 +67,3 @@ func TestByTierIsBounded(t *testing.T) {
 		t.Errorf("what was taken is there again: %v", again)
 	}
 }
-
-// BenchmarkByTier is what counting by tier costs each request.
-func BenchmarkByTier(b *testing.B) {
-	counts := newTestByTier()
-	for i := range 20 {
-		counts.count(outcome(fmt.Sprint("tier", i), "allowed", ""))
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		counts.count(outcome("tier7", "allowed", ""))
-	}
-}

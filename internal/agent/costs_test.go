@@ -2,11 +2,8 @@ package agent
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,9 +16,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/agent/costfeed"
 	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/redisbus"
-	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
-	"github.com/sluice-qos/sluice/pkg/cost"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -314,95 +309,6 @@ func TestCostsOfAnAgentThatWasKilled(t *testing.T) {
 	})
 }
 
-// The real thing: two agents on one Redis, and what HAProxy says over a socket.
-func TestCostsOnRedis(t *testing.T) {
-	t.Parallel()
-	_, address := testkit.Redis(t)
-	const file = "version: 1\ndefault_tier: none\ntiers: {none: {}}\n"
-	// A day that does not end meanwhile.
-	day := limits.Cost{Unit: "tokens", Window: limits.Day, Max: 1000, DayStart: time.Duration((time.Now().Unix()+43200)%86400/60) * time.Minute}
-	start := func(name string) *served {
-		s := serve(t, address, name, nil)
-		publish(t, s.bus, version(t, file), file)
-		testkit.Eventually(t, name+" serves", func() error {
-			if !s.Serving() {
-				return errors.New("not yet")
-			}
-			return nil
-		})
-		// Of the source that is published, so that the agent does not take it for old.
-		s.limiter.inForce.set.Store(costSet(file, day))
-		return s
-	}
-	ask := func(s *served, estimate int64) verdict {
-		return s.verdict(question{user: "erin", verb: "GET", costs: askedCosts{"tokens", [limits.MaxCostUnits]int64{estimate}}})
-	}
-	// More than the part of one of two instances, so that Redis has to be there: on a machine that stands still it may be lost meanwhile.
-	allowed := func(what string, s *served, estimate int64) (v verdict) {
-		t.Helper()
-		testkit.Eventually(t, what, func() error {
-			if v = ask(s, estimate); !v.allowed {
-				return fmt.Errorf("a request of %d gets %+v", estimate, v)
-			}
-			return nil
-		})
-		return v
-	}
-	var probes uint64
-	prober := open(t, address, 1)
-	charged := func(what string, want int64) {
-		t.Helper()
-		testkit.Eventually(t, what, func() error {
-			probes++
-			probe := cost.Ask{User: "erin", Seq: probes, Forced: true, Entries: []cost.Entry{{Unit: "tokens", Window: limits.Day, Start: day.WindowStart(time.Now().Unix()), Limit: day.Max}}}
-			got, err := prober.Charge(t.Context(), "probe", []cost.Ask{probe})
-			if err == nil && got.Grants[0].Totals[0] != want {
-				err = fmt.Errorf("the day has %d, want %d", got.Grants[0].Totals[0], want)
-			}
-			return err
-		})
-	}
-	a, b := start("a"), start("b")
-	v := allowed("a request is charged", a, 600)
-	charged("its estimate", 600)
-	if v := ask(b, 501); v.allowed || v.cost != day {
-		t.Errorf("with 600 of 1000 charged a request of 501 gets %+v, want %s to refuse it", v, day.Name())
-	}
-	conn, err := net.Dial("unix", filepath.Join(a.dir, "costs.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	second, _ := v.charged.settleAt()
-	if _, err := fmt.Fprintf(conn, "400 600@%d tokens erin\n", second); err != nil {
-		t.Fatal(err)
-	}
-	allowed("what came back can be charged from the other instance", b, 600)
-	charged("both", 1000)
-
-	// The agent is replaced between a charge and its settlement: the estimate stays, and the correction may come to the next.
-	a.stop()
-	<-a.ended
-	if a.err != nil {
-		t.Error(a.err)
-	}
-	charged("what the agent charged that ended", 1000)
-	next := start("a")
-	next.settle([]costfeed.Correction{{Second: second, Unit: "tokens", Change: -100, User: "erin"}})
-	charged("what came back by another agent", 900)
-
-	// A Redis that was emptied has forgotten what was charged.
-	raw, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer raw.Close()
-	if _, err := raw.Write([]byte("FLUSHALL\r\n")); err != nil {
-		t.Fatal(err)
-	}
-	allowed("the day begins anew", next, 1000)
-}
-
 // HAProxy's files that know nothing of a unit are a mistake that somebody has to hear of.
 func TestCostsThatHAProxyDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -452,19 +358,5 @@ func TestCostsAreNothingToOthers(t *testing.T) {
 	l.inForce.set.Store(costSet("costs"))
 	if n := testing.AllocsPerRun(100, func() { l.decideNow(question{user: "dave", verb: "GET", costs: askedCosts{units: "tokens"}}) }); n != 0 {
 		t.Errorf("a verdict about somebody without such a limit allocates %v times, want never", n)
-	}
-}
-
-// Users without limits of costs pay nothing for them.
-func BenchmarkDecideCosts(b *testing.B) {
-	for _, bb := range []struct{ name, user string }{{"a user without such a limit", "dave"}, {"two limits in a dry run", "carol"}} {
-		b.Run(bb.name, func(b *testing.B) {
-			l := newLimiter(&daemon.Clock{}, newMetrics(nil), concurrency.Config{}, 1, nil)
-			l.inForce.set.Store(costSet("costs"))
-			b.ReportAllocs()
-			for b.Loop() {
-				l.decideNow(question{user: bb.user, verb: "GET", costs: askedCosts{"tokens", [limits.MaxCostUnits]int64{5}}})
-			}
-		})
 	}
 }

@@ -84,19 +84,6 @@ func TestDebtsOutliveALoss(t *testing.T) {
 	})
 }
 
-func TestOverdueAnswerLosesRedis(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil).run()
-		r.joined(redisbus.Registry{Instances: []string{"a", "b"}})
-		r.pool.set(10*time.Second, nil)
-		r.want("alice", "GET", true, r.options.MaxWait)
-		wait(r.options.lostAfter() - r.options.MaxWait - ms)
-		r.losses(false, 0)
-		wait(2 * ms)
-		r.losses(true, 1)
-	})
-}
-
 func TestSlowAnswersLoseRedis(t *testing.T) {
 	type step struct {
 		roundTrip time.Duration
@@ -202,22 +189,6 @@ func TestWhatHoldsWhileRedisIsLost(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A user whose limit the cluster used up is held to this agent's part of it.
-func TestHotUserIsHeldToHisPart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil).run()
-		r.joined(redisbus.Registry{Instances: []string{"a", "b"}})
-		r.pool.fill(alice, 4)
-		r.want("alice", "GET", false, 0)
-		r.pool.set(0, errAway)
-		wait(time.Second)
-		r.exchange.links[0].loseRedis(errAway)
-		r.want("alice", "GET", true, 0)
-		r.want("alice", "GET", true, 0)
-		r.want("alice", "GET", false, 0)
-	})
 }
 
 func TestLastReportIsSentWhenItEnds(t *testing.T) {
@@ -425,25 +396,6 @@ func TestSlotsOutliveALoss(t *testing.T) {
 		if got := r.pool.held("wide", "a"); got < 3 {
 			t.Errorf("slots held when the pool is back = %d, want 3 at least", got)
 		}
-	})
-}
-
-// A user whose slots the cluster used up is held to this agent's part of them.
-func TestHotUserIsHeldToHisPartOfTheSlots(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newSlotRig(t, nil).run()
-		r.joined(redisbus.Registry{Instances: []string{"a", "b"}})
-		r.pool.occupy("wide", "b", 8)
-		r.want("wide", "GET", false, r.options.MaxWait)
-		wait(ms) // MaxWait ends with a flush, whose answer would find Redis again
-		r.pool.set(0, errAway)
-		r.exchange.links[0].loseRedis(errAway)
-		r.want("wide", "GET", false, 0) // the others may still use what they lease
-		wait(10 * time.Second)
-		for range 4 {
-			r.want("wide", "GET", true, 0)
-		}
-		r.want("wide", "GET", false, 0)
 	})
 }
 

@@ -156,27 +156,6 @@ func TestRequestWaitsNoLongerThanItMay(t *testing.T) {
 	})
 }
 
-// A token that comes when its request has given up, and was admitted without one, is
-// that request's: the pool does not count it twice, and nobody else goes without.
-func TestLateAnswerIsNotLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil).run()
-		r.joined(redisbus.Registry{Instances: []string{"a", "b"}})
-		wilma := ratelimit.Key{Class: "GET", User: "wilma"}
-		r.pool.fill(wilma, 998)
-		r.limiter.shards[0].reach.wait.Store(int64(minWait)) // it was faster before
-		r.pool.set(15*time.Millisecond, nil)
-
-		r.want("wilma", "GET", true, minWait) // by its part; the token comes 5 ms later
-		time.Sleep(10 * time.Millisecond)
-		r.want("wilma", "GET", true, 15*time.Millisecond)
-		time.Sleep(50 * time.Millisecond)
-		if got := r.pool.total(wilma); got != 1000 {
-			t.Errorf("the pool counts %d, want 1000", got)
-		}
-	})
-}
-
 // A pool that answers another user in time answers the next one, too: nobody is refused before
 // they have waited as long as they may.
 func TestRequestBehindAnotherAsk(t *testing.T) {
@@ -290,34 +269,6 @@ func TestNativeOrderUnderLoad(t *testing.T) {
 	})
 }
 
-func TestHotUserGetsSmallLeases(t *testing.T) {
-	wilma := ratelimit.Key{Class: "GET", User: "wilma"}
-	for _, tt := range []struct {
-		name string
-		hint bool
-		want int // tokens taken for one request, and 250 that are reserved for the HAProxies
-	}{
-		{"cool: a quarter of the agent's part ahead of need", false, 250 + 126},
-		{"hot: what is needed", true, 250 + 1},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil).run()
-				r.joined(redisbus.Registry{Instances: []string{"a", "b"}})
-				r.want("wilma", "GET", true, 0)
-				if tt.hint {
-					time.Sleep(time.Second)
-					r.applyPolicies([]redisbus.Message{redisbus.Hot{Key: wilma, Until: time.Now().Add(3 * time.Second), Instances: 2}})
-					r.want("wilma", "GET", true, 0)
-				}
-				if got := r.pool.total(wilma); got != tt.want {
-					t.Errorf("tokens taken = %d, want %d", got, tt.want)
-				}
-			})
-		})
-	}
-}
-
 func TestRoundTripsMedian(t *testing.T) {
 	ms := func(n ...int) (d []time.Duration) {
 		for _, n := range n {
@@ -410,59 +361,4 @@ func heapInUse() uint64 {
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
-}
-
-// BenchmarkDecideSlots measures the same with a limit of requests in progress, and
-// what HAProxy says at the end of each request that was allowed.
-func BenchmarkDecideSlots(b *testing.B) {
-	for _, bb := range []struct {
-		name   string
-		limits string
-		users  int
-		busy   int64 // requests in progress all the time
-	}{
-		{"one user, far below the limit", "concurrent: 1000000", 1, 0},
-		{"10 000 users, far below their limits", "concurrent: 1000000", 10_000, 0},
-		{"10 000 users, a rate as well", "concurrent: 1000000, requests: {GET: 1000000000}", 10_000, 0},
-		{"one user, over the limit", "concurrent: 10", 1, 10},
-	} {
-		b.Run(bb.name, func(b *testing.B) {
-			l := newLimiter(&daemon.Clock{}, newMetrics(nil), concurrency.Config{}, 1, nil)
-			l.inForce.set.Store(parse(b, "version: 1\ndefault_tier: t\ntiers: {t: {"+bb.limits+"}}\n"))
-			type user struct {
-				sync.Mutex // HAProxy tells of a user in order
-				name       string
-				tracked    int64
-			}
-			users := make([]user, bb.users)
-			tell := func(u *user) {
-				u.Lock()
-				defer u.Unlock()
-				u.tracked++
-				c := concurrency.Count{Tracked: u.tracked + bb.busy, Active: bb.busy}
-				l.update(func(now time.Time) { l.coresOf(u.name).slots.Progress(now, u.name, 1_000_000, c) })
-			}
-			for i := range users {
-				users[i].name = fmt.Sprintf("user-%d", i)
-				if bb.busy > 0 {
-					tell(&users[i])
-				}
-			}
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for i := 0; pb.Next(); i++ {
-					u := &users[i%len(users)]
-					v := l.decideNow(question{user: u.name, verb: "GET"})
-					if v.allowed != (bb.busy == 0) {
-						b.Errorf("verdict = %+v", v)
-						return
-					}
-					if v.allowed {
-						tell(u)
-					}
-				}
-			})
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "starts/s")
-		})
-	}
 }

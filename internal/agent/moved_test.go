@@ -136,19 +136,6 @@ func TestMovedBytesIsBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkMovedBytes is what counting bytes costs each update of HAProxy's.
-func BenchmarkMovedBytes(b *testing.B) {
-	m := newTestMoved()
-	users := make([]string, 10_000)
-	for i := range users {
-		users[i] = fmt.Sprint("user-", i)
-	}
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		m.countTable(users[i%len(users)], bandwidth.Asked, [2]int64{int64(i), int64(i)})
-	}
-}
-
 // What HAProxy and polygen tell shows in the metrics.
 func TestMetricsOfWhatIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,8 +15,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/haproxy"
 	"github.com/sluice-qos/sluice/internal/agent/peers"
@@ -594,73 +590,6 @@ func TestShareReachesHAProxy(t *testing.T) {
 	}
 	restart()
 	has("alice", "gpt0=49152 gpc0=16384", nothing)
-}
-
-// An agent as it runs: a request's user is reported through Redis, and what polygen
-// says of them is in HAProxy's table.
-func TestSharesEndToEnd(t *testing.T) {
-	t.Parallel()
-	addr := redis(t)
-	s := serve(t, addr, "a", nil)
-	publish(t, s.bus, version(t, shareLimits), shareLimits)
-	has, _ := sharesOf(t, s.dir)
-	testkit.Eventually(t, "the agent is ready", s.Ready)
-	conn, err := net.Dial("unix", filepath.Join(s.dir, "spoa.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	c := haproxyConn{conn, t}.greet()
-
-	other := open(t, addr, 1) // the other instance's and polygen's
-	heard := make(chan bandwidth.Report, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	subscribed := make(chan struct{})
-	go func() {
-		defer close(subscribed)
-		_ = other.SubscribeReports(ctx, func(e redisbus.Event) {
-			if d, ok := e.(redisbus.Demand); ok {
-				select {
-				case heard <- d[0]:
-				default:
-				}
-			}
-		})
-	}()
-	t.Cleanup(func() { cancel(); <-subscribed })
-	ask := func() error {
-		if _, err := other.Register(t.Context(), "b", "", ""); err != nil {
-			return err
-		}
-		// Whoever begins while the agent is alone has the whole limit until polygen divides it.
-		if n := testutil.ToFloat64(s.metrics.instances); n != 2 {
-			return fmt.Errorf("the agent knows %v instances", n)
-		}
-		c.ask("start-message", args{"user": "begin", "class": "GET"})
-		s.learnProgress(peers.Update{Table: activeTable, Key: "begin", Values: peers.Values{peers.ConnCur: 1, peers.HTTPReqCnt: 1}}) // a transfer goes on
-		return nil
-	}
-	has("begin", "gpt0=16384 gpc0=16384", ask)
-	testkit.Eventually(t, "the user is reported", func() error {
-		if err := ask(); err != nil {
-			return err
-		}
-		select {
-		case r := <-heard:
-			if r.Instance != "a" || r.User != "begin" {
-				t.Errorf("reported %+v, want instance a and user begin", r)
-			}
-			return nil
-		default:
-			return errors.New("not yet")
-		}
-	})
-	has("begin", "gpt0=147456 gpc0=16384", func() error {
-		if err := ask(); err != nil {
-			return err
-		}
-		return other.PublishTo(t.Context(), []redisbus.Addressed{{Message: divided("begin", bandwidth.Down, 9*mib, 3*mib), To: []string{"a"}}})
-	})
 }
 
 // A replaced HAProxy tells of no end: what it moved is not waited for.

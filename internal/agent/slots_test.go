@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
@@ -145,18 +144,6 @@ func TestRequestWaitsForASlot(t *testing.T) {
 	})
 }
 
-// Whether an instance holds the whole limit is known without asking the pool.
-func TestRefusedAtOnceByWhoHoldsAllSlots(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, rigs := slotCluster(t, "a", "b")
-		a := rigs[0]
-		a.wantSlot("alice", verdict{allowed: true}, 0)
-		a.wantSlot("alice", verdict{allowed: true}, 0)
-		a.wantSlot("alice", verdict{limit: 2}, 0)
-		a.wantSlot("bob", verdict{allowed: true}, 0)
-	})
-}
-
 // A slot that another instance gives back goes to the request that waits for it.
 func TestSlotMovesToWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -200,27 +187,6 @@ func TestRequestWaitsForASlotNoLongerThanItMay(t *testing.T) {
 		if n := a.waiting(); n != 0 {
 			t.Errorf("%d requests are still waiting", n)
 		}
-	})
-}
-
-// The slot of a request that no token was found for goes back, also to the pool.
-func TestSlotIsGivenBackToThePool(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, rigs := slotCluster(t, "a", "b")
-		p.set(ms, nil)
-		a, b := rigs[0], rigs[1]
-		p.fill(ratelimit.Key{Class: "GET", User: "both"}, 3)
-		a.wantSlot("both", verdict{rate: limits.Rate{Class: "GET", Max: 3}}, ms)
-		if got := a.inProgress("both"); got != 0 {
-			t.Errorf("in progress after a refusal = %d, want 0", got)
-		}
-		wait(3 * time.Second) // for so long it may keep the slot, in case the user comes back
-		if got := p.held("both", "a"); got != 0 {
-			t.Errorf("slots held = %d, want 0", got)
-		}
-		b.wantSlot("both", verdict{allowed: true}, ms)
-		b.wantSlot("both", verdict{allowed: true}, ms)
-		b.wantSlot("both", verdict{limit: 2}, 0)
 	})
 }
 
@@ -275,68 +241,6 @@ func TestQuestionWaitsOnce(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Whatever the arrivals and ends, a cluster never runs more than the limit.
-func TestClusterNeverRunsMoreThanTheLimit(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		type event struct {
-			after time.Duration
-			at    int
-			end   bool
-		}
-		var events []event
-		for range rapid.IntRange(1, 60).Draw(rt, "events") {
-			events = append(events, event{
-				after: time.Duration(rapid.IntRange(0, 40).Draw(rt, "after")) * ms,
-				at:    rapid.IntRange(0, 2).Draw(rt, "at"),
-				end:   rapid.Bool().Draw(rt, "end"),
-			})
-		}
-		delay := time.Duration(rapid.IntRange(1, 8).Draw(rt, "delay")) * ms
-		most := 0
-		synctest.Test(t, func(t *testing.T) {
-			p, rigs := slotCluster(t, "a", "b", "c")
-			p.set(delay, nil)
-			var (
-				mu               sync.Mutex
-				wg               sync.WaitGroup
-				tracked, running [3]uint64
-			)
-			for _, e := range events {
-				time.Sleep(e.after)
-				mu.Lock()
-				if e.end {
-					if running[e.at] > 0 {
-						running[e.at]--
-						rigs[e.at].progress("wide", tracked[e.at], running[e.at])
-					}
-					mu.Unlock()
-					continue
-				}
-				mu.Unlock()
-				wg.Go(func() {
-					allowed := rigs[e.at].ask("wide", "GET").allowed
-					mu.Lock()
-					defer mu.Unlock()
-					if !allowed {
-						return
-					}
-					tracked[e.at]++
-					running[e.at]++
-					most = max(most, int(running[0]+running[1]+running[2]))
-					rigs[e.at].progress("wide", tracked[e.at], running[e.at])
-				})
-			}
-			wg.Wait()
-			for _, r := range rigs {
-				r.stop()
-			}
-		})
-		if most > 8 {
-			rt.Fatalf("%d requests ran at once, want 8 at most", most)
-		}
-	})
 }
 
 // inLine asks for a request that has been told to wait.
@@ -438,31 +342,6 @@ func TestLineAndTokens(t *testing.T) {
 		}
 		if got := r.inProgress("patient"); got != 0 {
 			t.Errorf("in progress after that = %d, want 0", got)
-		}
-	})
-}
-
-// A slot of the cluster ends a wait in line, too.
-func TestLineInACluster(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, rigs := slotCluster(t, "a", "b")
-		p.set(ms, nil)
-		a, b := rigs[0], rigs[1]
-		b.wantSlot("first", verdict{allowed: true, priority: -5}, ms)
-		b.progress("first", 1, 1)
-		if got, want := a.ask("first", "GET"), (verdict{limit: 1, wait: 2 * time.Second}); got != want {
-			t.Errorf("verdict(first) = %+v, want %+v", got, want)
-		}
-		go func() {
-			time.Sleep(time.Second)
-			b.progress("first", 1, 0)
-		}()
-		began := time.Now()
-		if got := a.inLine("first"); !got.allowed {
-			t.Errorf("verdict in line = %+v, want allowed", got)
-		}
-		if took := time.Since(began); took < time.Second || took > time.Second+60*ms {
-			t.Errorf("it took %v, want a second and 60 ms at most", took)
 		}
 	})
 }

@@ -183,21 +183,3 @@ sluice_requests_started_total{operation="COPY",tier="wide",verb="PUT"} 1
 		}
 	})
 }
-
-// BenchmarkStarts is what counting a start costs each request; of random names, the most
-// it can cost.
-func BenchmarkStarts(b *testing.B) {
-	names := make([]string, 1<<16)
-	for i := range names {
-		names[i] = fmt.Sprint("user", i)
-	}
-	for _, users := range []int{1, 1000, len(names)} {
-		b.Run(fmt.Sprint(users, " users"), func(b *testing.B) {
-			s := newStarts()
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				s.countStart(names[i%users], "GET", "")
-			}
-		})
-	}
-}

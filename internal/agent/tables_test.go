@@ -223,42 +223,6 @@ func TestBlockPolicies(t *testing.T) {
 	}
 }
 
-// A block that nobody repeats ends by itself; room ends it at once.
-func TestBlockEnds(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		ended bool // a request of theirs
-		want  time.Duration
-	}{
-		{"when it is not repeated", false, 2 * time.Second},
-		{"when there is room", true, 500 * ms},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newSlotRig(t, nil).run()
-				r.progress("alice", 2, 2)
-				for range 6 {
-					r.ask("alice", "GET")
-				}
-				r.applyPolicies([]redisbus.Message{redisbus.Block{User: "alice", Limit: 2, Release: 1}})
-				began := time.Now()
-				if tt.ended {
-					time.AfterFunc(500*ms, func() { r.progress("alice", 2, 1) })
-				}
-				for len(r.toldOfBlocks()) < 2 && time.Since(began) < 10*time.Second {
-					wait(ms)
-				}
-				if took := time.Since(began); took < tt.want || took > tt.want+2*flushEvery {
-					t.Errorf("HAProxy was told to ask again after %v, want %v", took, tt.want)
-				}
-				if told := r.toldOfBlocks(); len(told) != 2 || told[0].Until == 0 || told[1].Until != 0 {
-					t.Errorf("HAProxy was told %+v, want a block and its end", told)
-				}
-			})
-		})
-	}
-}
-
 // Of a user whom HAProxy refuses nobody asks: new limits must take effect nevertheless.
 func TestNewLimitsReachABlockedUser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -401,27 +365,6 @@ func (r *rig) teach(t *testing.T) {
 	t.Cleanup(func() {
 		if err := <-done; err != nil {
 			t.Errorf("the session ended with %v", err)
-		}
-	})
-}
-
-// Where nobody shares their slots, a blocked user is let in as polygen says.
-func TestBlockIsReleased(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newSlotRig(t, nil).run()
-		r.progress("wide", 8, 8)
-		for range 6 {
-			r.ask("wide", "GET")
-		}
-		r.applyPolicies([]redisbus.Message{redisbus.Block{User: "wide", Limit: 8, Release: 4}})
-		for _, s := range []struct {
-			active uint64
-			told   int // how often HAProxy was told
-		}{{7, 1}, {5, 1}, {4, 2}} {
-			r.progress("wide", 8, s.active)
-			if got := r.toldOfBlocks(); len(got) != s.told {
-				t.Errorf("with %d in progress HAProxy was told %+v, want %d entries", s.active, got, s.told)
-			}
 		}
 	})
 }

@@ -84,24 +84,6 @@ func (c *cluster) checkIdle(t testing.TB, p99 time.Duration) {
 	}
 }
 
-// checkOver asserts that nothing is left of the load.
-func (c *cluster) checkOver(t testing.TB) {
-	t.Helper()
-	if c.running != 0 {
-		t.Fatalf("%d requests still run", c.running)
-	}
-	for name, h := range c.pool {
-		if h.Held != 0 || h.Active != 0 {
-			t.Errorf("the pool has %+v of %s, want none held and none active", h, name)
-		}
-	}
-	for _, a := range c.agents {
-		if held, believed := a.core.Held("u"), a.core.InProgress("u"); held != 0 || believed != 0 {
-			t.Errorf("%s holds %d slots and believes %d in progress, want 0 and 0", a.name, held, believed)
-		}
-	}
-}
-
 // TestCluster holds the promise of the package over limits, cluster sizes and
 // loads: never one above the limit; the limit used fully when clients come back
 // often enough.
@@ -216,21 +198,6 @@ func TestClusterPauses(t *testing.T) {
 	}
 }
 
-// TestClusterHoldsInsteadOfRefusing has few enough clients for each to get a turn in
-// time.
-func TestClusterHoldsInsteadOfRefusing(t *testing.T) {
-	for _, agents := range []int{1, 4} {
-		c := scenario{
-			seed: 4, agents: agents, limit: 10, clients: spread(40, agents), hold: 2 * time.Second,
-			retry: 50 * time.Millisecond, work: briefWork, link: fast, seconds: 13,
-		}.run()
-		c.check(t, 1, 0.98)
-		if c.refused > 0 {
-			t.Errorf("%d agents: %d of %d requests refused, want 0", agents, c.refused, c.started)
-		}
-	}
-}
-
 // TestClusterFlips has about as many clients as slots.
 func TestClusterFlips(t *testing.T) {
 	for _, agents := range []int{1, 4} {
@@ -247,26 +214,6 @@ func TestClusterFlips(t *testing.T) {
 						t.Errorf("%d agents, %d clients on limit %d: %.2f flips a second, want less than 2", agents, clients, limit, got)
 					}
 				}
-			}
-		}
-	}
-}
-
-// TestClusterLoadThatEnds leaves nothing behind, 1 s after its last request.
-func TestClusterLoadThatEnds(t *testing.T) {
-	links := []simulation.Link{fast, {RTT: time.Millisecond, Loss: 0.02, Stall: 0.01}}
-	for _, agents := range []int{1, 4} {
-		for _, link := range links {
-			for _, s := range []scenario{{clients: spread(50, agents)}, {clients: spread(50, agents), hold: time.Second}, {clients: alone(8, agents)}, {clients: lean(50, agents), silent: true}} {
-				s.seed, s.agents, s.limit, s.link, s.ends = 6, agents, 10, link, true
-				s.retry, s.work, s.seconds = 50*time.Millisecond, briefWork, 7
-				c := s.run()
-				most := 1.0
-				if link.Loss > 0 {
-					most = 2
-				}
-				c.check(t, most, 0)
-				c.checkOver(t)
 			}
 		}
 	}

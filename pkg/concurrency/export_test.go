@@ -41,9 +41,6 @@ func (a *Agent) CatchUp() {
 // CatchUpAtOnce bounds how many hear of it in one call.
 const CatchUpAtOnce = catchUpAtOnce
 
-// CatchingUp reports whether anybody has not heard of all that concerns everybody.
-func (a *Agent) CatchingUp() bool { return a.changes.Behind() }
-
 // LookAtAll has the next Tick look at all users.
 func (w *Watch) LookAtAll() {
 	for _, u := range w.users {

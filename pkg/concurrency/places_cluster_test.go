@@ -11,32 +11,6 @@ import (
 	"github.com/sluice-qos/sluice/test/simulation"
 )
 
-// TestPlacesOfACoolUser has fewer clients on each instance than their HAProxies may admit
-// by themselves: once they may, they do, the pool is not asked, and nobody is ever refused.
-func TestPlacesOfACoolUser(t *testing.T) {
-	for _, agents := range []int{1, 2, 4} {
-		for _, clients := range []int{1, 3} {
-			t.Run(fmt.Sprintf("%d agents/%d clients each", agents, clients), func(t *testing.T) {
-				c := scenario{
-					seed: 8, agents: agents, limit: 100, clients: spread(clients*agents, agents), credit: true,
-					retry: 50 * time.Millisecond, work: briefWork, link: fast, seconds: 30, begins: time.Second,
-				}.run()
-				c.check(t, 1, 0.0098*float64(clients*agents))
-				if c.refused > 0 {
-					t.Errorf("%d of %d requests refused, want 0", c.refused, c.started)
-				}
-				// In the first second places are not in force yet, and one of twenty has no ticket.
-				if part := float64(c.natively) / float64(c.started); part < 0.9 {
-					t.Errorf("HAProxy admitted %.3f of the requests by itself, want at least 0.9", part)
-				}
-				if agents > 1 && len(c.pool) > 0 {
-					t.Errorf("the pool was asked: %+v", c.pool)
-				}
-			})
-		}
-	}
-}
-
 // TestPlacesAfterAStart has all clients come to one of two instances as soon as both serve, while Redis
 // answers late. The other instance has no requests of the user: its portion is free for the first one
 // within a second.

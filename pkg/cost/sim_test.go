@@ -374,48 +374,6 @@ func TestClusterWithoutRedis(t *testing.T) {
 	}
 }
 
-// However little room there is for what the pools have still to hear, they never have less than
-// what requests were charged last, and exactly that if nothing was dropped.
-func TestClusterWithLittleRoom(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		of := append(tokens(1_000_000, 10_000_000), limits.Cost{Unit: "tokens", Window: limits.Day, Max: 10_000_000, DayStart: 9*time.Hour + 10*time.Minute})
-		c := newCluster(t, 1, of)
-		a := cost.NewAgent(cost.Config{MaxCorrections: rapid.IntRange(1, 16).Draw(t, "room")})
-		c.agents[0] = a
-		for range rapid.IntRange(1, 80).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{"start", "start", "start", "exchange", "settle", "settle", "lost", "back", "time"}).Draw(t, "event") {
-			case "start":
-				estimate := rapid.Int64Range(0, 60).Draw(t, "estimate")
-				c.start(0, rapid.SampledFrom([]string{"alice", "bob", "carol"}).Draw(t, "user"), estimate, rapid.Int64Range(0, estimate).Draw(t, "actual"))
-			case "exchange":
-				c.exchange(0, true, true)
-			case "settle":
-				if r := c.running(); r != nil {
-					r.ended = true
-					c.settle(r, r.actual, false)
-				}
-			case "lost", "back":
-				a.Lost(c.now, rapid.Bool().Draw(t, "lost"))
-				c.take(0)
-			case "time":
-				c.now = c.now.Add(time.Duration(rapid.SampledFrom([]int{1, 20, 70, 600, 3600}).Draw(t, "s")) * time.Second)
-			}
-		}
-		a.Lost(c.now, false)
-		c.take(0)
-		c.quiesce()
-		for p, sum := range c.sums(func(r *request) int64 { return r.actual }) {
-			// Those that are over, and whose next window is, need not hear everything.
-			if c.now.Unix() >= p.Start+2*p.Window.Seconds() {
-				continue
-			}
-			if total := c.redis.pools[p].Charged; total < sum || total > sum && a.Dropped() == 0 {
-				t.Fatalf("%+v has %d, want %d; %d corrections were dropped", p, total, sum, a.Dropped())
-			}
-		}
-	})
-}
-
 // check2 holds what runs to the limits.
 func (c *cluster) check2() {
 	for p, sum := range c.sums(func(r *request) int64 { return r.estimate }) {

@@ -140,17 +140,6 @@ func TestClusterVariants(t *testing.T) {
 	}
 }
 
-func TestClusterUsersBelowHalfTheirLimitDoNotWait(t *testing.T) {
-	for _, p := range patterns {
-		c := scenario{seed: 2, agents: 4, rates: get(1000), seconds: 10, load: p.load(4, 450), rtt: time.Millisecond}.run()
-		c.check(t, 0.6, 1)
-		// The first requests of a second wait: those that arrive within the round trip of an agent's first one.
-		if most := 3 * 10 * 4; len(c.waited) > most {
-			t.Errorf("%s: %d of 4500 requests waited, want at most %d", p.name, len(c.waited), most)
-		}
-	}
-}
-
 // per returns the limits of GET: over a second, a minute and an hour; 0 is none.
 func per(second, burst, minute, hour int) (rates []limits.Rate) {
 	for w, n := range []int{second, minute, hour} {
@@ -278,28 +267,6 @@ func TestClusterStandstill(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestClusterSpentMinuteIsCheap: while a minute is spent, however many requests
-// come, HAProxy refuses most of them, and the pool is asked about once a second.
-func TestClusterSpentMinuteIsCheap(t *testing.T) {
-	for _, agents := range []int{1, 4} {
-		spent := func(seconds int) *cluster {
-			c := scenario{
-				seed: 11, agents: agents, rates: per(0, 0, 50, 0), seconds: seconds, load: even(agents, 500), rtt: time.Millisecond, noHints: true,
-			}.run()
-			c.check(t, 1, 1)
-			return c
-		}
-		before, after := spent(8), spent(38)
-		perSecond := func(a, b int) float64 { return float64(b-a) / 30 / float64(agents) }
-		if n := perSecond(before.entries, after.entries); n > 1.2 {
-			t.Errorf("%d agents: each asks %.2f times a second, want about once", agents, n)
-		}
-		if n := perSecond(before.taught, after.taught); n > 0.25 {
-			t.Errorf("%d agents: each HAProxy is told %.2f times a second, want once in 5 s", agents, n)
-		}
 	}
 }
 
