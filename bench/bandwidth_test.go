@@ -63,34 +63,3 @@ func bandwidthCluster(tb testing.TB, instances int, limits string) (*cluster.Clu
 	tb.Cleanup(func() { _ = o.Close() })
 	return cluster.Start(tb, cluster.Options{Instances: instances, Limits: limits, Origin: o.Addr()}), o
 }
-
-// BenchmarkLoadBandwidthChanges has streams join and leave two and four instances.
-func BenchmarkLoadBandwidthChanges(b *testing.B) {
-	const limit, run = 20, 16 * time.Second
-	t := newTable("Bandwidth: streams join and leave (limit 20 MiB/s): worst second ÷ limit from 1 s after each change, and in the second after it",
-		"instances", "direction", "change at", "settled worst", "second after")
-	for range b.N {
-		for _, instances := range []int{2, 4} {
-			for _, up := range []bool{false, true} {
-				c, o := bandwidthCluster(b, instances, bandwidthFile(limit))
-				var load []transfer.Stream
-				add := func(instance, n int, begin, end time.Duration) {
-					for range n {
-						load = append(load, transfer.Stream{Address: c.Addresses()[instance%instances], User: "alice", Up: up, Begin: begin, End: end})
-					}
-				}
-				add(0, 4, 0, run)
-				add(1, 1, 4*time.Second, 8*time.Second)
-				add(1, 8, 8*time.Second, run)
-				add(2, 2, 12*time.Second, run)
-				r := transfer.Run(b.Context(), o, load, run)
-				for at := time.Duration(0); at < run; at += 4 * time.Second {
-					t.row(fmt.Sprint(instances), map[bool]string{false: "down", true: "up"}[up], at.String(),
-						fmt.Sprintf("±%.3f", r.Worst(at+time.Second, at+4*time.Second, limit*mib)), fmt.Sprintf("%.3f", r.Rate(at, at+time.Second)/(limit*mib)))
-				}
-				c.Stop()
-				_ = o.Close()
-			}
-		}
-	}
-}

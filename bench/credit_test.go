@@ -3,7 +3,6 @@ package bench
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -37,89 +36,6 @@ func sum(b *testing.B, c *cluster.Cluster, name, labels string) (total float64) 
 		}
 	}
 	return total
-}
-
-// BenchmarkLoadZipf has a few of many users send most of the requests, as it is in life:
-// some are above their limit, most are seen once in a while. It shows how many
-// requests the agents are asked about, and what that costs Redis.
-func BenchmarkLoadZipf(b *testing.B) {
-	const (
-		instances, users, limit = 4, 100_000, 100
-		exponent, rate          = 1.1, 2000
-		// Instances that have been the same for 30 s hold their portions of places without asking.
-		warm, measured = 45 * time.Second, 20 * time.Second
-	)
-	for range b.N {
-		t := newTable(fmt.Sprintf("%d users, Zipf %v, %d instances, limit %d a second, %d requests a second for %v after %v; 'late' and 'timed out' as in LoadAccuracy, since the start", users, exponent, instances, limit, rate, measured, warm),
-			"limits", "questions ÷ requests", "calls of Redis ÷ requests", "in answers with credit", "refused", "of users below their limit", "worst second ÷ limit", "hottest: mean ÷ limit", "late", "timed out", "p50 ms", "p99 ms")
-		for _, tier := range []string{`requests: {GET: 100}`, `requests: {GET: 100}, concurrent: 50`} {
-			c := cluster.Start(b, cluster.Options{Instances: instances, MaxWait: shippedWait,
-				Limits: "version: 1\ndefault_tier: free\ntiers: {free: {" + tier + "}}\n"})
-			c.Settle()
-			targets, err := load.Spread("even", c.Addresses()...)
-			if err != nil {
-				b.Fatal(err)
-			}
-			offer := func(d time.Duration, seed uint64) *load.Report {
-				zipf := rand.NewZipf(rand.New(rand.NewPCG(seed, 0)), exponent, 1, users-1)
-				names := make([]string, int(rate*d.Seconds())+1)
-				for i := range names {
-					names[i] = fmt.Sprint("user-", zipf.Uint64())
-				}
-				r, err := load.Run(b.Context(), load.Spec{
-					Targets: targets, Rate: rate, Duration: d, Arrivals: load.Poisson, Seed: seed, Align: true, Timeout: testkit.Patience,
-					Requests: func(i int) load.Request {
-						return load.Request{User: names[i], Headers: []byte("X-User: " + names[i] + "\r\n")}
-					},
-				})
-				if err != nil {
-					b.Fatal(err)
-				}
-				return r
-			}
-			before := offer(warm, 1)
-			count := func() (asked, calls, grants float64) {
-				asked = sum(b, c, "sluice_requests_total", "verdict=") - sum(b, c, "sluice_requests_total", `verdict="credit"`)
-				for _, in := range c.Instances {
-					grants += in.Metric(b, "sluice_credit_grants_total")
-				}
-				return asked, sum(b, c, "sluice_bus_requests_total", `op="`), grants
-			}
-			asked, calls, grants := count()
-			r := offer(measured, 2)
-			askedThen, callsThen, grantsThen := count()
-			late := admittedLate(b, c, len(before.Admitted().Results)+len(r.Admitted().Results))
-			all := float64(len(r.Results))
-
-			byUser := make(map[int32][]load.Result)
-			for _, x := range r.Results {
-				byUser[x.User] = append(byUser[x.User], x)
-			}
-			falsely, worst := 0, 0.0
-			for _, results := range byUser {
-				if len(results) < limit { // below it in each second
-					for _, x := range results {
-						if x.Refused() {
-							falsely++
-						}
-					}
-					continue
-				}
-				one := *r
-				one.Results = results
-				ratios := one.Ratios(limit, clockSlack)
-				falsely += ratios.FalseRefusals
-				worst = max(worst, ratios.Max)
-			}
-			hottest := r.User("user-0").Ratios(limit, clockSlack)
-			service := r.Service()
-			t.row(tier, fmt.Sprintf("%.3f", (askedThen-asked)/all), fmt.Sprintf("%.3f", (callsThen-calls)/all), fmt.Sprintf("%.4f", (grantsThen-grants)/all),
-				fmt.Sprintf("%.2f %%", 100*float64(len(r.Refused().Results))/all), fmt.Sprintf("%.4f %%", 100*float64(falsely)/all),
-				fmt.Sprintf("%.3f", worst), fmt.Sprintf("%.3f", hottest.Mean), fmt.Sprint(late), fmt.Sprint(timedOut(b, c)),
-				fmt.Sprintf("%.2f", service.Quantile(0.5).Seconds()*1000), fmt.Sprintf("%.2f", service.Quantile(0.99).Seconds()*1000))
-			c.Stop()
-		}
-	}
 }
 
 // BenchmarkLoadWithoutAgents kills or stops all agents for five seconds, while users whom

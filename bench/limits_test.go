@@ -177,3 +177,14 @@ func publishTo(b *testing.B, polygen *redisbus.Bus, all []*reader, source string
 	reading.Wait()
 	return time.Since(began)
 }
+
+// manyUsers is a limit file of so many users, far above what they use. The comment
+// makes it another version.
+func manyUsers(users, version int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# version %d\nversion: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 100000}, concurrent: 10000}, pro: {requests: {GET: 200000}}}\nusers:\n", version)
+	for i := range users {
+		fmt.Fprintf(&b, "  user-%07d: pro\n", i)
+	}
+	return b.String()
+}

@@ -3,15 +3,11 @@ package load
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -130,24 +126,6 @@ func TestRunBoundsConnections(t *testing.T) {
 		if others > 4 {
 			t.Errorf("%d in progress at once, want at most 4", others)
 		}
-	}
-}
-
-func TestRunConnectsFromSeveralAddresses(t *testing.T) {
-	var mu sync.Mutex
-	seen := map[string]bool{}
-	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		host, _, _ := net.SplitHostPort(r.RemoteAddr)
-		mu.Lock()
-		defer mu.Unlock()
-		seen[host] = true
-	}))
-	defer s.Close()
-	run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 1000, Duration: 20 * ms, Ahead: 6, Sources: 3, Timeout: testkit.Patience})
-	mu.Lock()
-	defer mu.Unlock()
-	if want := map[string]bool{"127.0.0.1": true, "127.0.0.2": true, "127.0.0.3": true}; !maps.Equal(seen, want) {
-		t.Errorf("requests came from %v, want %v", seen, want)
 	}
 }
 
@@ -330,93 +308,6 @@ func TestRunSurvivesAServerThatDiesAndReturns(t *testing.T) {
 	}
 	if r.Planned <= len(r.Results) {
 		t.Errorf("%d of %d were due although the run was ended early", len(r.Results), r.Planned)
-	}
-}
-
-func TestRunReturnsWhatItHasWhenItsContextEnds(t *testing.T) {
-	stalled := serve(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cause := errors.New("enough")
-	r, err := Run(ctx, Spec{Targets: []Target{{Address: stalled}}, Rate: 1000, Duration: time.Minute, Timeout: time.Minute,
-		Requests: func(i int) Request {
-			if i == 20 {
-				cancel(cause)
-			}
-			return Request{}
-		}})
-	if !errors.Is(err, cause) {
-		t.Errorf("Run = %v, want %v", err, cause)
-	}
-	if n := len(r.Results); n < 21 || r.Planned != 60_000 || r.Failures()[Unfinished] != n {
-		t.Errorf("%d results, %d planned, failures %v; want more than 20, 60000 and all unfinished", n, r.Planned, r.Failures())
-	}
-}
-
-func TestRunAgainstHAProxy(t *testing.T) {
-	s := httptest.NewServer(origin.New())
-	defer s.Close()
-	front := testkit.FreeAddr(t)
-	file := filepath.Join(t.TempDir(), "haproxy.cfg")
-	config := fmt.Sprintf(`
-defaults
-	mode http
-	timeout client 30s
-	timeout connect 5s
-	timeout server 30s
-frontend f
-	bind %s
-	http-request return status 429 hdr Sluice-Reason request-rate if { req.hdr(X-User) -m str bob }
-	http-request deny deny_status 403 if { req.hdr(X-User) -m str eve }
-	default_backend b
-backend b
-	server s %s
-`, front, addr(s))
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	testkit.HAProxy(t, file, front)
-	r := run(t, Spec{Targets: []Target{{Address: front}}, Rate: 600, Duration: 200 * ms, Requests: Users("GET", "/bytes/100KiB", "alice", "bob", "eve"), Timeout: testkit.Patience})
-	if diff := cmp.Diff(map[int]int{200: 40, 429: 40, 403: 40}, r.Statuses()); diff != "" || len(r.Failures()) != 0 {
-		t.Errorf("failures %v; statuses (-want +got):\n%s", r.Failures(), diff)
-	}
-	if a, b := len(r.Admitted().User("alice").Results), len(r.Refused().User("bob").Results); a != 40 || b != 40 || len(r.Refused().Results) != 40 {
-		t.Errorf("alice admitted %d, bob refused %d, want 40 each", a, b)
-	}
-	if reason := r.Reasons[r.Refused().Results[0].Reason]; reason != "request-rate" {
-		t.Errorf("refused for %q", reason)
-	}
-}
-
-func TestRender(t *testing.T) {
-	tests := []struct {
-		name string
-		in   Request
-		want string
-	}{
-		{"the zero request", Request{}, "GET / HTTP/1.1\r\nHost: h:1\r\n\r\n"},
-		{"headers", Request{Method: "HEAD", Path: "/a?b", Headers: []byte("X-User: c\r\n")}, "HEAD /a?b HTTP/1.1\r\nHost: h:1\r\nX-User: c\r\n\r\n"},
-		{"a POST has a length although it has no body", Request{Method: "POST"}, "POST / HTTP/1.1\r\nHost: h:1\r\nContent-Length: 0\r\n\r\n"},
-		{"any body has a length", Request{Method: "DELETE", Body: []byte("abc")}, "DELETE / HTTP/1.1\r\nHost: h:1\r\nContent-Length: 3\r\n\r\n"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := string(render(nil, tt.in, "h:1")); got != tt.want {
-				t.Errorf("render(%+v) = %q, want %q", tt.in, got, tt.want)
-			}
-		})
-	}
-}
-
-func TestManyReasonsShareOneName(t *testing.T) {
-	l := &loop{reasons: map[string]uint8{"": 0}, report: &Report{Reasons: []string{""}}}
-	for i := range 1000 {
-		l.reason(fmt.Append(nil, i))
-	}
-	if n, last := len(l.report.Reasons), l.reason([]byte("yet another")); n != 256 || l.report.Reasons[last] != "other" {
-		t.Errorf("%d reasons, the last %q; want 256 and \"other\"", n, l.report.Reasons[last])
-	}
-	if got := l.report.Reasons[l.reason([]byte("7"))]; got != "7" {
-		t.Errorf("an early reason = %q, want \"7\"", got)
 	}
 }
 

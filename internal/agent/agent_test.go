@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,12 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/sluice-qos/sluice/haproxy"
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/internal/redisbus/embedded"
 
 	"github.com/sluice-qos/sluice/internal/testkit"
-	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 func TestOptions(t *testing.T) {
@@ -213,7 +208,7 @@ func problemOf(t *testing.T, s *served, want string) {
 	})
 }
 
-func TestAgentBesideHAProxy(t *testing.T) {
+func TestAgentWithoutHAProxy(t *testing.T) {
 	t.Parallel()
 	addr := redis(t)
 	s := serve(t, addr, "a", nil)
@@ -231,96 +226,6 @@ func TestAgentBesideHAProxy(t *testing.T) {
 		t.Errorf("Ready() without HAProxy = %q", got)
 	}
 	problemOf(t, s, "no peers session with HAProxy")
-
-	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") }))
-	defer origin.Close()
-	listen := testkit.FreeAddr(t)
-	stats := filepath.Join(s.dir, "stats.sock")
-	file, env, err := haproxy.Write(filepath.Join(s.dir, "haproxy"), haproxy.Config{
-		Bind: listen, Origin: origin.Listener.Addr().String(), Identify: "header:X-User",
-		SPOE: "unix@" + filepath.Join(s.dir, "spoa.sock"), Peer: "unix@" + filepath.Join(s.dir, "peers.sock"),
-		Runtime: filepath.Join(s.dir, "runtime.sock"), Stats: stats, VerdictTimeout: 2 * time.Second,
-		Env: []string{"SLUICE_CHECK_TIMEOUT=" + fmt.Sprint(testkit.Patience.Milliseconds()) + "ms"}, // on a busy machine a late check is no dead agent
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	testkit.HAProxy(t, file, listen, env...)
-	testkit.Eventually(t, "the agent is ready", s.Ready)
-	problemOf(t, s, "")
-
-	client := &http.Client{Timeout: testkit.Patience, Transport: &http.Transport{}}
-	defer client.CloseIdleConnections()
-	get := func(user string) *http.Response {
-		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+listen, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("X-User", user)
-		res, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, res.Body)
-		res.Body.Close()
-		return res
-	}
-
-	// HAProxy marks the agent up after its second check.
-	testkit.Eventually(t, "a request is refused", func() error {
-		res := get("alice")
-		if res.StatusCode != 429 {
-			return errors.New(res.Status)
-		}
-		for _, h := range []struct{ name, want string }{
-			{"Sluice-Reason", "request-rate"}, {"Retry-After", "1"}, {"RateLimit-Policy", `"GET";q=4;w=1`},
-		} {
-			if got := res.Header.Get(h.name); got != h.want {
-				t.Errorf("%s of a refused request = %q, want %q", h.name, got, h.want)
-			}
-		}
-		return nil
-	})
-	if res := get("staff"); res.StatusCode != 200 {
-		t.Errorf("who has no limits got %s", res.Status)
-	}
-	// The checks themselves are no requests; the agent has counted all others.
-	if refused := testutil.ToFloat64(s.metrics.refused.WithLabelValues("GET")); refused < 1 {
-		t.Errorf("refused requests counted = %v, want 1 or more", refused)
-	}
-	if malformed := testutil.ToFloat64(s.metrics.malformed); malformed != 0 {
-		t.Errorf("malformed questions = %v, want 0", malformed)
-	}
-
-	// A throttle reaches HAProxy's own table, its end as well.
-	far := time.Now().Add(time.Minute).Unix()
-	entry := func() string {
-		conn, err := net.Dial("unix", stats)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		_, _ = io.WriteString(conn, "show table sluice/throttle key GET|bob\n")
-		answer, _ := io.ReadAll(conn)
-		return string(answer)
-	}
-	for _, n := range []ratelimit.TableEntry{
-		{Key: ratelimit.Key{Class: "GET", User: "bob"}, WindowStart: far, Limit: 4},
-		{Key: ratelimit.Key{Class: "GET", User: "bob"}, WindowStart: far, Limit: 4, Lift: true},
-	} {
-		want := fmt.Sprintf("gpt0=%d gpc0=4", far+1)
-		if n.Lift {
-			want = "gpt0=0 gpc0=0"
-		}
-		testkit.Eventually(t, "HAProxy's table has "+want, func() error {
-			s.teachThrottle(n) // again and again: the table forgets
-			if got := entry(); !strings.Contains(got, want) {
-				return fmt.Errorf("it has %q", got)
-			}
-			return nil
-		})
-	}
 
 	if problems, err := testutil.GatherAndLint(s.registry); err != nil || len(problems) > 0 {
 		t.Errorf("GatherAndLint() = %v, %v, want no problem", problems, err)

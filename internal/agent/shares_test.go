@@ -2,25 +2,17 @@ package agent
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"math"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-qos/sluice/haproxy"
 	"github.com/sluice-qos/sluice/internal/agent/peers"
 	"github.com/sluice-qos/sluice/internal/redisbus"
 
-	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -499,56 +491,6 @@ func TestShareUsersAreCounted(t *testing.T) {
 	})
 }
 
-// sharesOf starts a HAProxy beside an agent whose sockets are in a directory. It
-// returns what waits until the table of shares says something of a user, and what
-// starts HAProxy anew.
-func sharesOf(t *testing.T, dir string) (has func(user, want string, meanwhile func() error), restart func()) {
-	t.Helper()
-	origin := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	t.Cleanup(origin.Close)
-	listen, stats := testkit.FreeAddr(t), filepath.Join(dir, "stats.sock")
-	file, env, err := haproxy.Write(filepath.Join(dir, "haproxy"), haproxy.Config{
-		Bind: listen, Origin: origin.Listener.Addr().String(), Identify: "header:X-User",
-		SPOE: "unix@" + filepath.Join(dir, "spoa.sock"), Peer: "unix@" + filepath.Join(dir, "peers.sock"), Runtime: filepath.Join(dir, "runtime.sock"), Stats: stats,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	process := testkit.HAProxy(t, file, listen, env...)
-	restart = func() {
-		t.Helper()
-		process.Kill()
-		process = testkit.HAProxy(t, file, listen, env...)
-	}
-	entry := func(user string) (string, error) {
-		conn, err := net.Dial("unix", stats)
-		if err != nil {
-			return "", err
-		}
-		defer conn.Close()
-		_, _ = io.WriteString(conn, "show table sluice_share key "+user+"\n")
-		answer, err := io.ReadAll(conn)
-		return strings.TrimSpace(string(answer)), err
-	}
-	has = func(user, want string, meanwhile func() error) {
-		t.Helper()
-		testkit.Eventually(t, "HAProxy has "+user+"'s share", func() error {
-			if err := meanwhile(); err != nil {
-				return err
-			}
-			got, err := entry(user)
-			if err != nil {
-				return err
-			}
-			if !strings.HasSuffix(got, want) {
-				return fmt.Errorf("%s, want %s", got, want)
-			}
-			return nil
-		})
-	}
-	return has, restart
-}
-
 // socketDir is a directory for sockets: the path of t.TempDir may be too long.
 func socketDir(t *testing.T) string {
 	t.Helper()
@@ -558,38 +500,6 @@ func socketDir(t *testing.T) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
-}
-
-// Shares reach HAProxy's own table, where its filter looks for them, and so does
-// that there is none any more; a HAProxy that comes back has them at once.
-func TestShareReachesHAProxy(t *testing.T) {
-	t.Parallel()
-	dir := socketDir(t)
-	has, restart := sharesOf(t, dir)
-	r := newShareRig(t, 1, func(o *Options) { o.Peers = "unix:" + filepath.Join(dir, "peers.sock") })
-	r.teach(t)
-	nothing := func() error { return nil }
-	long := strings.Repeat("x", 100) // the longest name
-	for _, tt := range []struct {
-		user  string
-		share [2]int64
-		want  string
-	}{
-		{"alice", [2]int64{12 * mib, 6 * mib}, "gpt0=196608 gpc0=98304"},
-		{"alice", [2]int64{3 * mib, mib}, "gpt0=49152 gpc0=16384"},
-		{"down", [2]int64{12 * mib, 0}, "gpt0=196608 gpc0=4294967295"},
-		{"up", [2]int64{0, 6 * mib}, "gpt0=4294967295 gpc0=98304"},
-		{"slow", [2]int64{1, 1}, "gpt0=1 gpc0=1"},
-		{"fast", [2]int64{1 << 40, 1 << 40}, "gpt0=4294967295 gpc0=4294967295"},
-		{"freed", [2]int64{}, "gpt0=4294967295 gpc0=4294967295"},
-		{long, [2]int64{mib, mib}, "gpt0=16384 gpc0=16384"},
-	} {
-		r.limiter.bodies.transfers.enterTable(tt.user)
-		r.teachShare(bandwidth.TableEntry{User: tt.user, Share: tt.share})
-		has(tt.user, tt.want, nothing)
-	}
-	restart()
-	has("alice", "gpt0=49152 gpc0=16384", nothing)
 }
 
 // A replaced HAProxy tells of no end: what it moved is not waited for.

@@ -2,13 +2,6 @@ package agent
 
 import (
 	"errors"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,11 +10,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/sluice-qos/sluice/haproxy"
 	"github.com/sluice-qos/sluice/internal/agent/peers"
 	"github.com/sluice-qos/sluice/internal/redisbus"
 
-	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 )
 
@@ -273,87 +264,6 @@ func TestSlotsPolicy(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// A block reaches HAProxy's own table, which refuses by it, its end as well: also
-// when the cluster's clock is minutes off.
-func TestBlockReachesHAProxy(t *testing.T) {
-	t.Parallel()
-	dir, err := os.MkdirTemp("", "spoa")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	origin := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	defer origin.Close()
-	listen, stats, peer := testkit.FreeAddr(t), filepath.Join(dir, "stats.sock"), filepath.Join(dir, "peers.sock")
-	file, env, err := haproxy.Write(filepath.Join(dir, "haproxy"), haproxy.Config{
-		Bind: listen, Origin: origin.Listener.Addr().String(), Identify: "header:X-User",
-		SPOE: "unix@" + filepath.Join(dir, "spoa.sock"), Peer: "unix@" + peer, Runtime: filepath.Join(dir, "runtime.sock"), Stats: stats,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	testkit.HAProxy(t, file, listen, env...)
-	entry := func(user string) string {
-		var conn net.Conn
-		testkit.Eventually(t, "HAProxy's stats socket", func() (err error) {
-			conn, err = net.Dial("unix", stats)
-			return err
-		})
-		defer conn.Close()
-		_, _ = io.WriteString(conn, "show table sluice/block key "+user+"\n")
-		answer, _ := io.ReadAll(conn)
-		return string(answer)
-	}
-	client := &http.Client{Timeout: testkit.Patience, Transport: &http.Transport{DisableKeepAlives: true}}
-	get := func(user string) (string, error) {
-		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+listen, nil)
-		if err != nil {
-			return "", err
-		}
-		req.Header.Set("X-User", user)
-		res, err := client.Do(req)
-		if err != nil {
-			return "", err
-		}
-		res.Body.Close()
-		return fmt.Sprint(res.StatusCode, " ", res.Header.Get("Sluice-Reason"), " ", res.Header.Get("RateLimit-Policy")), nil
-	}
-
-	r := newRig(t, func(o *Options) { o.Peers = "unix@" + peer })
-	r.teach(t)
-	for i, offset := range []time.Duration{0, 5 * time.Minute, -5 * time.Minute} {
-		user := fmt.Sprintf("user-%d", i)
-		now := time.Now()
-		r.clock.Sample(now, now, now.Add(offset))
-		// Long enough for a slow machine.
-		n := concurrency.TableEntry{User: user, Until: now.Add(offset).Unix() + 100, Limit: 9, Cap: 4}
-		r.teachBlock(n)
-		testkit.Eventually(t, "HAProxy has the block", func() error {
-			got := entry(user)
-			for deadline := now.Unix() + 99; deadline <= now.Unix()+101; deadline++ {
-				if strings.Contains(got, fmt.Sprintf("gpt0=%d gpc0=9 gpc1=4", deadline)) {
-					return nil
-				}
-			}
-			return fmt.Errorf("with a clock that is %v behind, at %d: %s", offset, now.Unix(), got)
-		})
-		if got, err := get(user); err != nil || got != `429 concurrent-requests "concurrent-requests";q=9;qu="concurrent-requests"` {
-			t.Errorf("a blocked user got %q, %v", got, err)
-		}
-		n.Until = 0
-		r.teachBlock(n)
-		testkit.Eventually(t, "HAProxy has its end", func() error {
-			if got := entry(user); !strings.Contains(got, "gpt0=0 gpc0=9 gpc1=4") {
-				return errors.New(got)
-			}
-			return nil
-		})
-		if got, err := get(user); err != nil || got != "200  " {
-			t.Errorf("an unblocked user got %q, %v", got, err)
-		}
 	}
 }
 

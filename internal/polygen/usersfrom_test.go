@@ -69,27 +69,6 @@ func TestUsersFrom(t *testing.T) {
 	h.wantUser("bob", 1)
 }
 
-// TestUsersFromKubernetes swaps a mounted ConfigMap of users files.
-func TestUsersFromKubernetes(t *testing.T) {
-	path, users := layout(t)
-	publish := func(i int) {
-		version := fmt.Sprintf("..2026_%d", i)
-		must(t, os.Mkdir(filepath.Join(users, version), 0o700))
-		write(t, filepath.Join(users, version, "team.yaml"), user("alice", i))
-		must(t, os.Symlink(version, filepath.Join(users, "..data_tmp")))
-		must(t, os.Rename(filepath.Join(users, "..data_tmp"), filepath.Join(users, "..data")))
-	}
-	publish(2)
-	must(t, os.Symlink("..data/team.yaml", filepath.Join(users, "team.yaml")))
-	h := start(t, path, fastPoll)
-	h.wantUser("alice", 2)
-	publish(3)
-	h.wantUser("alice", 3)
-	must(t, os.RemoveAll(filepath.Join(users, "..2026_2")))
-	publish(4)
-	h.wantUser("alice", 4)
-}
-
 func TestUsersFromBroken(t *testing.T) {
 	path, users := layout(t)
 	alice, bob := filepath.Join(users, "alice.yaml"), filepath.Join(users, "bob.yaml")
@@ -134,36 +113,6 @@ func TestUsersFromIsOneReload(t *testing.T) {
 	// and as many as fit when the machine is slow.
 	if most := 3 + 2*time.Since(began).Seconds()/settle.Seconds(); changed+failed > most {
 		t.Errorf("20 new files are %v changes and %v failures, want at most %v", changed, failed, most)
-	}
-}
-
-func TestUsersFromIsTouched(t *testing.T) {
-	path, users := layout(t)
-	alice := filepath.Join(users, "alice.yaml")
-	write(t, alice, user("alice", 2))
-	h := start(t, path, slowPoll)
-	settleAll := func() {
-		for _, name := range []string{path, users, alice} {
-			must(t, os.Chtimes(name, old, old))
-		}
-		must(t, h.Reload()) // knows all files
-		must(t, h.Reload()) // knows what they were like before
-	}
-	for _, tt := range []struct {
-		name   string
-		change func()
-		want   bool
-	}{
-		{"nothing changed", func() {}, false},
-		{"a users file changed", func() { write(t, alice, user("alice", 3)) }, true},
-		{"a new file", func() { write(t, filepath.Join(users, "bob.yaml"), user("bob", 3)) }, true},
-		{"a file less", func() { must(t, os.Remove(filepath.Join(users, "bob.yaml"))) }, true},
-	} {
-		settleAll()
-		tt.change()
-		if got := h.Touched(); got != tt.want {
-			t.Errorf("%s: Touched() = %v, want %v", tt.name, got, tt.want)
-		}
 	}
 }
 

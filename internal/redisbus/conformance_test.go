@@ -43,7 +43,6 @@ func TestConformance(t *testing.T) {
 		{"take of bursts is ratelimit.Account.Take", takeIsAccountTake},
 		{"an account's second ends early", accountsRoll},
 		{"accounts are kept until they are full", accountsExpire},
-		{"windows do not touch each other", windows},
 		{"take refuses what would merge or miscount", takeRefuses},
 		{"large batches are divided", takeDivides},
 		{"a batch that comes again counts once", takeCountsOnce},
@@ -54,12 +53,8 @@ func TestConformance(t *testing.T) {
 		{"slots is concurrency.Take", slotsIsConcurrencyTake},
 		{"slots refuses what would miscount", slotsRefuses},
 		{"large batches of slots are divided", slotsDivides},
-		{"the gone lose their slots", slotsOfTheGone},
-		{"slots of the silent", slotsOfTheSilent},
 		{"shards hear who is alive", shardsHear},
-		{"malformed slots are removed", slotsMalformed},
 		{"slots expire", slotsExpire},
-		{"users near their limits are published", progress},
 		{"demand is published, and nothing of it kept", demand},
 		{"demand refuses what would not be read", demandRefuses},
 		{"large batches of demand are divided", demandDivides},
@@ -373,54 +368,6 @@ func accountsExpire(t *testing.T, s *server) {
 			}
 			return nil
 		})
-	}
-}
-
-// windows has one user whose limits are over all windows, which begin at the same
-// second, in one call.
-func windows(t *testing.T, s *server) {
-	b := s.open(t, redisbus.Options{Shards: 2})
-	ear := listenToReports(t, b, redisbus.Usage{})
-	now, err := b.Time(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	hour := now.Truncate(time.Hour).Unix()
-	asks := []ratelimit.Ask{
-		{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: hour, Limit: 2, Need: 1},
-		{Key: ratelimit.Key{Class: "GET", User: "alice", Window: rates.Minute}, WindowStart: hour, Limit: 10, Need: 2},
-		{Key: ratelimit.Key{Class: "GET", User: "alice", Window: rates.Hour}, WindowStart: hour, Limit: 10, Need: 3},
-		{Key: ratelimit.Key{Class: "PUT", User: "alice"}, WindowStart: now.Unix(), Limit: 4, Burst: 4, Need: 4},
-	}
-	taken, err := b.Take(context.Background(), "a", asks)
-	if err != nil {
-		t.Fatal(err)
-	}
-	told := map[ratelimit.Key]int{}
-	for i, a := range asks {
-		if g := taken.Grants[i]; g.Tokens != i+1 || g.Total != i+1 {
-			t.Errorf("grant of %+v = %+v, want %d", a.Key, g, i+1)
-		}
-	}
-	hours := s.do(t, "KEYS", "sluice:{?}:hour:*").([]any)
-	if len(hours) != 1 {
-		t.Fatalf("keys of hours %v, want one", hours)
-	}
-	ttl, end := s.do(t, "TTL", hours[0]).(int64), hour+3600+11
-	after, err := b.Time(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if left := end - taken.Now.Unix(); ttl < end-after.Unix()-2 || ttl > left {
-		t.Errorf("%v expires in %d s, want 11 s after the hour, in %d", hours[0], ttl, left)
-	}
-	for len(told) < len(asks) {
-		for _, e := range ear.next(t).(redisbus.Usage).Entries {
-			told[e.Key] = e.Total
-			if want := asks[e.Total-1]; e.Key != want.Key || e.Second != want.WindowStart {
-				t.Errorf("usage = %+v, want that of %+v", e, want)
-			}
-		}
 	}
 }
 

@@ -314,100 +314,12 @@ func slotsDivides(t *testing.T, s *server) {
 // is not there.
 type heardAgo map[string]time.Duration
 
-// Slots of instances that are gone are free, where they are needed.
-func slotsOfTheGone(t *testing.T, s *server) {
-	b := s.open(t, redisbus.Options{})
-	const held = 6 // by the other one, of 10
-	tests := []struct {
-		name    string
-		heard   heardAgo
-		written time.Duration // so long ago
-		want    int           // slots that the asking instance gets
-	}{
-		{"a live one keeps them", heardAgo{"a": 0, "other": 500 * time.Millisecond}, 20 * time.Second, 10 - held},
-		{"a live one has not said for long that it holds them", heardAgo{"a": 0, "other": 500 * time.Millisecond}, 31 * time.Second, 10},
-		{"one that is gone has asked just now", heardAgo{"a": 0, "other": 3 * time.Second}, 0, 10 - held},
-		{"one that is gone asked later than it told", heardAgo{"a": 0, "other": 3 * time.Second}, 1200 * time.Millisecond, 10 - held},
-		{"one that is gone loses them", heardAgo{"a": 0, "other": 3 * time.Second}, 1751 * time.Millisecond, 10},
-		{"all stood still after it had asked, and told long before", heardAgo{"a": 20 * time.Second, "other": 23 * time.Second}, 20 * time.Second, 10 - held},
-		{"all stood still", heardAgo{"a": 20 * time.Second, "other": 21 * time.Second}, 20 * time.Second, 10 - held},
-		{"one was silent before all stood still", heardAgo{"a": 20 * time.Second, "other": 23 * time.Second}, 23 * time.Second, 10},
-		{"one of which the shard has never heard", heardAgo{"a": 0}, 20 * time.Second, 10 - held},
-		{"one of which it has never heard is gone", heardAgo{"a": 0}, 31 * time.Second, 10},
-		{"one of another clock", heardAgo{"a": 0, "other": -time.Hour}, 20 * time.Second, 10 - held},
-		{"one of another clock that is gone", heardAgo{"a": 0, "other": -time.Hour}, -time.Hour, 10},
-		{"a name within another", heardAgo{"a": 0, "other2": 0, "the other": 0, "other": 3 * time.Second}, 20 * time.Second, 10},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			// Until there was no pause of a second between the write and the ask.
-			testkit.Eventually(t, "grant", func() error {
-				s.hear(t, tt.heard)
-				s.do(t, "DEL", slotsKey("alice"))
-				written := time.Now().Add(-tt.written)
-				s.do(t, "HSET", slotsKey("alice"), "other", fmt.Sprintf("%d %d 1 %d", held, held, written.UnixMilli()))
-				slotted, err := b.Slots(context.Background(), "a", 2, []concurrency.Ask{{User: "alice", Seq: 1, Want: 10, Limit: 10}})
-				if err != nil || slotted.Grants[0] != (concurrency.Grant{Held: tt.want}) {
-					return fmt.Errorf("Slots = %+v, %v, want %d held", slotted.Grants, err, tt.want)
-				}
-				kept := s.do(t, "HEXISTS", slotsKey("alice"), "other") == int64(1)
-				if want := tt.want < 10; kept != want {
-					return fmt.Errorf("the other is kept: %v, want %v", kept, want)
-				}
-				return nil
-			})
-		})
-	}
-}
-
 // hear has the shard of a bus with one have heard exactly these.
 func (s *server) hear(t *testing.T, heard heardAgo) {
 	t.Helper()
 	s.do(t, "DEL", "sluice:{0}:alive")
 	for name, ago := range heard {
 		s.do(t, "ZADD", "sluice:{0}:alive", time.Now().Add(-ago).UnixMilli(), name)
-	}
-}
-
-// Live instances that have not asked hold their portions.
-func slotsOfTheSilent(t *testing.T, s *server) {
-	b := s.open(t, redisbus.Options{})
-	three := heardAgo{"a": 0, "b": 0, "c": 0}
-	for _, tt := range []struct {
-		name    string
-		portion int
-		known   int // instances, by the asking one
-		heard   heardAgo
-		fields  map[string]time.Duration // held 1, written so long ago
-		want    concurrency.Grant
-	}{
-		{"nobody can have credit", 0, 3, three, nil, concurrency.Grant{Held: 10}},
-		{"two portions", 2, 3, three, nil, concurrency.Grant{Held: 6}},
-		{"the one that asks does not know of them", 2, 1, three, nil, concurrency.Grant{Held: 6}},
-		{"the shard was emptied", 2, 3, nil, nil, concurrency.Grant{Held: 6}},
-		{"one of them has asked", 2, 3, three, map[string]time.Duration{"b": 29 * time.Second}, concurrency.Grant{Held: 7}},
-		{"so long ago that its hash would be gone", 2, 3, three, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 6}},
-		{"nor does it count where nobody can have credit", 0, 3, three, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 10}},
-		{"one that is gone", 2, 2, heardAgo{"a": 0, "b": 0, "c": 5 * time.Second}, nil, concurrency.Grant{Held: 8}},
-		{"of many, one that is idle", 2, 160, heardAgo{"a": 0, "b": 0, "c": 5 * time.Second}, nil, concurrency.Grant{Held: 0, Free: 10 - 2*159}},
-		{"one that is gone had asked", 2, 2, heardAgo{"a": 0, "b": 0, "c": 5 * time.Second}, map[string]time.Duration{"c": 5 * time.Second}, concurrency.Grant{Held: 8}},
-		{"more portions than slots", 9, 3, three, nil, concurrency.Grant{Held: 0, Free: -8}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			// Until there was no pause of a second between the writes and the ask.
-			testkit.Eventually(t, "grant", func() error {
-				s.hear(t, tt.heard)
-				s.do(t, "DEL", slotsKey("alice"))
-				for name, age := range tt.fields {
-					s.do(t, "HSET", slotsKey("alice"), name, fmt.Sprintf("1 1 1 %d", time.Now().Add(-age).UnixMilli()))
-				}
-				slotted, err := b.Slots(context.Background(), "a", tt.known, []concurrency.Ask{{User: "alice", Seq: 1, Want: 10, Limit: 10, Portion: tt.portion}})
-				if err != nil || slotted.Grants[0] != tt.want {
-					return fmt.Errorf("Slots = %+v, %v, want %+v", slotted.Grants, err, tt.want)
-				}
-				return nil
-			})
-		})
 	}
 }
 
@@ -457,21 +369,6 @@ func shardsHear(t *testing.T, s *server) {
 	}
 }
 
-func slotsMalformed(t *testing.T, s *server) {
-	b := s.open(t, redisbus.Options{})
-	for i, value := range malformedHoldings {
-		user := fmt.Sprint(i)
-		s.do(t, "HSET", slotsKey(user), "a", value, "other", value)
-		slotted, err := b.Slots(context.Background(), "a", 2, []concurrency.Ask{{User: user, Seq: 1, Want: 10, Limit: 10}})
-		if want := (concurrency.Grant{Held: 10}); err != nil || slotted.Grants[0] != want {
-			t.Errorf("Slots(with fields %q) = %+v, %v, want %+v", value, slotted.Grants, err, want)
-		}
-		if fields := s.do(t, "HKEYS", slotsKey(user)); !cmp.Equal(fields, []any{"a"}) {
-			t.Errorf("after fields %q there are those of %v, want [a]", value, fields)
-		}
-	}
-}
-
 func slotsExpire(t *testing.T, s *server) {
 	b := s.open(t, redisbus.Options{})
 	soon := func() bool { return s.do(t, "PTTL", slotsKey("alice")).(int64) < 20_000 }
@@ -513,73 +410,5 @@ func slotsExpire(t *testing.T, s *server) {
 	slotted, err = b.Slots(context.Background(), "a", 0, []concurrency.Ask{again})
 	if want := (concurrency.Grant{Held: 12, Free: -2}); err != nil || slotted.Grants[0] != want {
 		t.Errorf("Slots(after the expiry) = %+v, %v, want %+v", slotted.Grants, err, want)
-	}
-}
-
-func progress(t *testing.T, s *server) {
-	b := s.open(t, redisbus.Options{})
-	ear := listenToReports(t, b, redisbus.Progress{})
-	ctx := context.Background()
-	entry := func(held, active, refused int) redisbus.ProgressEntry {
-		return redisbus.ProgressEntry{Held: held, Active: active, Refused: refused, Limit: 10}
-	}
-	tests := []struct {
-		name   string
-		others string // what the other instance's field says before its time
-		before concurrency.Ask
-		ask    concurrency.Ask
-		want   []redisbus.ProgressEntry
-	}{
-		{"below seven tenths", "", concurrency.Ask{}, concurrency.Ask{Want: 9, Active: 6}, nil},
-		{"at seven tenths", "", concurrency.Ask{}, concurrency.Ask{Want: 8, Active: 7}, []redisbus.ProgressEntry{entry(8, 7, 0)}},
-		{"at seven tenths with others", "5 4 1", concurrency.Ask{}, concurrency.Ask{Want: 3, Active: 3}, []redisbus.ProgressEntry{entry(3, 3, 0)}},
-		{"no more at seven tenths", "5 4 1", concurrency.Ask{Want: 2, Active: 2}, concurrency.Ask{Want: 2, Active: 0}, nil},
-		{"not at seven tenths any more", "5 4 1", concurrency.Ask{Want: 3, Active: 3}, concurrency.Ask{Want: 2}, []redisbus.ProgressEntry{entry(2, 0, 0)}},
-		{"slots held are not requests", "9 4 1", concurrency.Ask{}, concurrency.Ask{Want: 1}, nil},
-		{"refused", "", concurrency.Ask{}, concurrency.Ask{Refused: 2}, []redisbus.ProgressEntry{entry(0, 0, 2)}},
-	}
-	end := concurrency.Ask{User: "end", Refused: 1, Limit: 10}
-	for i, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			user := fmt.Sprintf("%d: x", i)
-			if tt.others != "" {
-				s.do(t, "HSET", slotsKey(user), "other", fmt.Sprintf("%s %d", tt.others, time.Now().UnixMilli()))
-			}
-			send := func(name string, asks ...concurrency.Ask) (got []redisbus.ProgressEntry) {
-				t.Helper()
-				for j := range asks {
-					asks[j].User, asks[j].Limit = user, 10
-				}
-				if _, err := b.Slots(ctx, name, 2, asks); err != nil {
-					t.Fatal(err)
-				}
-				end.Seq++
-				if _, err := b.Slots(ctx, "end", 0, []concurrency.Ask{end}); err != nil {
-					t.Fatal(err)
-				}
-				for {
-					p := ear.next(t).(redisbus.Progress)
-					if p.Instance == "end" {
-						return got
-					}
-					if p.Instance != name {
-						t.Errorf("progress of %q, want %q", p.Instance, name)
-					}
-					got = append(got, p.Entries...)
-				}
-			}
-			tt.before.Seq, tt.ask.Seq = 1, 2
-			send("a", tt.before)
-			for j := range tt.want {
-				tt.want[j].User = user
-			}
-			if diff := cmp.Diff(tt.want, send("a", tt.ask)); diff != "" {
-				t.Errorf("progress (-want +got):\n%s", diff)
-			}
-			tt.ask.Refused = 3
-			if got := send("a", tt.ask, tt.before); len(got) != 0 {
-				t.Errorf("late asks were published: %+v", got)
-			}
-		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
@@ -92,59 +91,6 @@ func (r *rig) holds(what string, want int) {
 	if agent, pool := r.Held("u"), r.pool["me"].Held; agent != want || pool != want {
 		r.t.Errorf("%s: the agent holds %d slots and the pool says %d, want %d", what, agent, pool, want)
 	}
-}
-
-func TestAgentAloneIsExactAtOnce(t *testing.T) {
-	r := newRig(t, 1)
-	admitted, waiting := r.start(0, 100)
-	if admitted != 10 || len(waiting) != 0 {
-		t.Errorf("100 requests at once: %d admitted and %d waiting, want 10 and 0", admitted, len(waiting))
-	}
-	r.Progress(ms(3), "u", 10, count{Tracked: 10, Active: 9})
-	if admitted, _ := r.start(3, 5); admitted != 1 {
-		t.Errorf("after one has ended: %d admitted of 5, want 1", admitted)
-	}
-}
-
-func TestAgentAloneHasNoMoreThanTheLimit(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		limit := rapid.IntRange(1, 20).Draw(t, "limit")
-		a := concurrency.NewAgent(concurrency.Config{})
-		at := t0
-		var table count // HAProxy's
-		admitted := 0   // and not tracked yet
-		for range rapid.IntRange(0, 200).Draw(t, "steps") {
-			at = at.Add(time.Duration(rapid.IntRange(0, 5).Draw(t, "ms")) * time.Millisecond)
-			switch rapid.IntRange(0, 3).Draw(t, "step") {
-			case 0:
-				running := int(table.Active) + admitted
-				v, w := a.Start(at, "u", limit, table, concurrency.Places{})
-				if w != nil {
-					t.Fatal("a request waits")
-				}
-				if v.Allowed {
-					admitted++
-				}
-				if v.Allowed && running >= limit {
-					t.Fatalf("admitted with %d in progress, of %d", running, limit)
-				}
-			case 1:
-				if admitted > 0 {
-					admitted--
-					table.Tracked++
-					table.Active++
-				}
-			case 2:
-				table.Active = max(0, table.Active-1)
-			case 3:
-				a.Progress(at, "u", limit, table)
-				if got, want := a.InProgress("u"), int(table.Active)+admitted; got != want {
-					t.Fatalf("InProgress = %d, want %d", got, want)
-				}
-			}
-			a.Tick(at)
-		}
-	})
 }
 
 func TestAgentInProgress(t *testing.T) {
@@ -394,75 +340,6 @@ func TestAgentThatBecomesAloneForgets(t *testing.T) {
 	}
 }
 
-func TestAgentFirstRequestsWaitOneRoundTrip(t *testing.T) {
-	r := newRig(t, 2)
-	admitted, waiting := r.start(0, 12)
-	if admitted != 0 || len(waiting) != 10 {
-		t.Fatalf("12 requests: %d admitted and %d waiting, want 0 and 10", admitted, len(waiting))
-	}
-	if !r.TakeOutput().Urgent {
-		t.Error("the ask is not urgent")
-	}
-	r.pool["other"] = concurrency.Holding{Held: 3, Seq: 1}
-	asks := r.exchange(1, false)
-	want := []concurrency.Ask{{User: "u", Seq: 1, Want: 10, Refused: 2, Limit: 10}}
-	if diff := cmp.Diff(want, asks); diff != "" {
-		t.Errorf("asks (-want +got):\n%s", diff)
-	}
-	if got := r.decided(); !slices.Equal(got, slices.Repeat([]bool{true}, 7)) {
-		t.Errorf("decided %v, want seven admitted", got)
-	}
-	r.holds("after the reply", 7)
-	// The others wait until those who hold idle slots have had the time to give them back.
-	r.pass(5, 30)
-	if got := r.decided(); got != nil {
-		t.Errorf("decided %v within 30 ms, want nothing", got)
-	}
-	r.pass(30, 50)
-	if got := r.decided(); !slices.Equal(got, []bool{false, false, false}) {
-		t.Errorf("decided %v when the pool is exhausted, want three refused", got)
-	}
-	if admitted, waiting := r.start(51, 3); admitted+len(waiting) != 0 {
-		t.Errorf("with the pool exhausted %d admitted and %d waiting, want refused at once", admitted, len(waiting))
-	}
-}
-
-func TestAgentFarBelowTheLimitKeepsIdleSlots(t *testing.T) {
-	r := newRig(t, 2)
-	start := func(at int) *concurrency.Waiting {
-		_, w := r.Start(ms(at), "u", 100, count{}, concurrency.Places{})
-		return w
-	}
-	if start(0) == nil {
-		t.Fatal("the first request does not wait")
-	}
-	r.exchange(1, false)
-	if got := r.Held("u"); got < 2 || got > 100/(4*2)+1 {
-		t.Errorf("%d slots held for one request, want from 2 to a quarter of the part", got)
-	}
-	if start(2) != nil {
-		t.Error("the second request waits, want a slot ready")
-	}
-}
-
-func TestAgentGivesBack(t *testing.T) {
-	r := newRig(t, 2)
-	r.start(0, 10)
-	r.exchange(1, false)
-	r.Progress(ms(4), "u", 10, count{Tracked: 10, Active: 10})
-	r.exchange(5, true)
-	r.holds("all run", 10)
-	r.Progress(ms(100), "u", 10, count{Tracked: 10, Active: 6})
-	if got := r.Held("u"); got != 6 {
-		t.Errorf("near the limit the agent holds %d slots for 6 requests when nobody waits, want 6 before the pool hears", got)
-	}
-	if !r.TakeOutput().Urgent {
-		t.Error("giving back is not urgent")
-	}
-	r.exchange(100, false)
-	r.holds("near the limit", 6)
-}
-
 // TestAgentKeepsItsShareWhileItRefuses is about slots that become free while
 // clients are known to come back.
 func TestAgentKeepsItsShareWhileItRefuses(t *testing.T) {
@@ -519,56 +396,6 @@ func TestAgentShareLapses(t *testing.T) {
 	}
 }
 
-func TestAgentBacksOff(t *testing.T) {
-	r := newRig(t, 2)
-	r.pool["other"] = concurrency.Holding{Held: 10, Seq: 1}
-	_, waiting := r.start(0, 1)
-	var asked []int
-	for at := 0; at < 400; at++ {
-		r.Tick(ms(at))
-		if len(r.exchange(at, false)) > 0 {
-			asked = append(asked, at)
-		}
-		if at == 60 && (len(waiting) != 1 || waiting[0].Verdict.Limit != 10) {
-			t.Error("the first request is not refused after 60 ms")
-		}
-		if at > 60 {
-			r.start(at, 1)
-		}
-	}
-	var gaps []int
-	for i := 1; i < len(asked); i++ {
-		gaps = append(gaps, asked[i]-asked[i-1])
-	}
-	for i, gap := range gaps {
-		if least := []int{5, 10, 20}[min(i, 2)]; gap < least || gap > 30 {
-			t.Errorf("asked at %v: gap %d is %d ms, want %d at least and 30 at most", asked, i, gap, least)
-		}
-	}
-	if len(gaps) < 8 {
-		t.Errorf("asked at %v, want until the end", asked)
-	}
-	// A slot becomes free: it is found within 25 ms, or at once when polygen says so.
-	r.pool["other"] = concurrency.Holding{Held: 9, Seq: 2}
-	r.Unblock(ms(400), "u")
-	r.start(400, 1)
-	r.exchange(400, false)
-	r.holds("unblocked", 1)
-}
-
-// TestAgentThatBacksOffReportsAllTheSame, but wants no more than it has.
-func TestAgentThatBacksOffReportsAllTheSame(t *testing.T) {
-	r := newRig(t, 2)
-	r.pool["other"] = concurrency.Holding{Held: 10, Seq: 1}
-	r.start(0, 3)
-	r.exchange(0, false)
-	r.Progress(ms(1), "u", 10, count{Tracked: 1, Active: 1}) // nobody asked about it
-	asks := r.Collect(ms(1), true, nil)
-	if len(asks) != 1 || asks[0].Want != 1 || asks[0].Active != 1 {
-		t.Errorf("asked %+v, want one ask of 1 slot for 1 request", asks)
-	}
-}
-
 // TestAgentFail is about asks that the pool has not heard, or has.
 func TestAgentFail(t *testing.T) {
 	for _, heard := range []bool{false, true} {
@@ -597,42 +424,6 @@ func TestAgentFail(t *testing.T) {
 		if got := concurrency.Take(r.pool, 1+len(r.live), "me", ask); got.Held != 10 || r.pool["me"].Seq != asks[0].Seq {
 			t.Errorf("heard %v: a late ask was told %+v, want what is", heard, got)
 		}
-	}
-}
-
-// TestAgentFailAtTheEnd is about the last word on a user: it must be repeated.
-func TestAgentFailAtTheEnd(t *testing.T) {
-	r := newRig(t, 2)
-	r.start(0, 3)
-	r.pass(0, 10)
-	r.Progress(ms(10), "u", 10, count{Tracked: 3, Active: 0})
-	for at := 10; at < 4000; at += 5 {
-		r.Tick(ms(at))
-		for _, ask := range r.Collect(ms(at), true, nil) {
-			r.Fail(ms(at), ask)
-		}
-	}
-	if r.pool["me"].Held == 0 || r.Stats().Users != 1 {
-		t.Fatalf("the pool says %+v and %d users are known, want something to be told", r.pool["me"], r.Stats().Users)
-	}
-	r.pass(4000, 5100)
-	r.holds("the pool hears again", 0)
-	if r.Stats().Users != 0 {
-		t.Errorf("%d users known, want 0", r.Stats().Users)
-	}
-}
-
-// TestAgentFailOfAReport is about an ask that wants nothing.
-func TestAgentFailOfAReport(t *testing.T) {
-	r := newRig(t, 1)
-	r.Progress(ms(0), "u", 10, count{Tracked: 9, Active: 9})
-	asks := r.Collect(ms(0), true, nil)
-	if len(asks) != 1 || asks[0].Active != 9 {
-		t.Fatalf("reported %+v, want 9 in progress", asks)
-	}
-	r.Fail(ms(1), asks[0])
-	if asks := r.exchange(5, true); len(asks) != 1 || asks[0].Active != 9 {
-		t.Errorf("after Fail reported %+v, want 9 in progress again", asks)
 	}
 }
 
@@ -770,39 +561,6 @@ func TestAgentWithdrawGivesBackOnce(t *testing.T) {
 	r.Abandon(ms(4), waiting[2])
 	r.Abandon(ms(4), waiting[0])
 	r.inProgress("when others were withdrawn", 1)
-}
-
-func TestAgentLineIsServedInOrder(t *testing.T) {
-	r := newRig(t, 1)
-	r.start(0, 10)
-	var line []*concurrency.Waiting
-	for i := range 5 {
-		r.start(i, 1)
-		_, w := r.Hold(ms(i), "u", 10, count{}, concurrency.Places{})
-		line = append(line, w)
-	}
-	if got := r.Stats().InLine; got != 5 {
-		t.Errorf("%d in line, want 5", got)
-	}
-	if v := r.Timeout(ms(20), line[1]); v.Allowed || v.Limit != 10 {
-		t.Errorf("Timeout in line = %+v, want refused by 10", v)
-	}
-	r.Progress(ms(21), "u", 10, count{Tracked: 10, Active: 8})
-	if admitted, _ := r.start(21, 3); admitted != 0 {
-		t.Errorf("%d admitted past the line, want 0", admitted)
-	}
-	out := r.TakeOutput().Decided
-	if len(out) != 2 || out[0] != line[0] || out[1] != line[2] || !out[0].Verdict.Allowed || !out[1].Verdict.Allowed {
-		t.Errorf("two free slots decided %v, want the first and the third in line admitted", out)
-	}
-	r.inProgress("after that", 10)
-	r.Progress(ms(30), "u", 10, count{Tracked: 12, Active: 0})
-	if got := r.decided(); !slices.Equal(got, []bool{true, true}) || r.Stats().InLine != 0 {
-		t.Errorf("decided %v with %d in line, want the last two admitted", got, r.Stats().InLine)
-	}
-	if v, w := r.Hold(ms(31), "u", 10, count{}, concurrency.Places{}); !v.Allowed || w != nil {
-		t.Errorf("Hold with free slots = %+v, %v, want admitted at once", v, w)
-	}
 }
 
 func TestAgentLineIsBounded(t *testing.T) {
@@ -1056,86 +814,6 @@ func TestAgentRepeatsItself(t *testing.T) {
 	}
 }
 
-func TestAgentPoolLost(t *testing.T) {
-	tests := []struct {
-		name  string
-		at    int // ms, 1 less after the loss
-		given func(r *rig)
-		admit int // in all, of 20 more
-	}{
-		{"of others the limit", 2, func(*rig) {}, 10},
-		{"of users near their limits what it holds", 2, func(r *rig) {
-			r.pool["other"] = concurrency.Holding{Held: 8, Seq: 1}
-			r.start(0, 2)
-			r.exchange(0, false)
-		}, 2},
-		{"and after a second its part", 1001, func(r *rig) {
-			r.pool["other"] = concurrency.Holding{Held: 8, Seq: 1}
-			r.start(0, 2)
-			r.exchange(0, false)
-			r.Progress(ms(1), "u", 10, count{Tracked: 2, Active: 2})
-		}, 3},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, 4)
-			r.Cluster(ms(0), 4, 1) // 10 = 3 + 3 + 2 + 2
-			tt.given(r)
-			r.Lost(ms(1), true)
-			admitted := len(r.decided())
-			n, waiting := r.start(tt.at, 20)
-			if len(waiting) > 0 {
-				t.Errorf("%d requests wait for a lost pool", len(waiting))
-			}
-			if admitted += n; admitted != tt.admit {
-				t.Errorf("%d admitted, want %d", admitted, tt.admit)
-			}
-			r.Lost(ms(tt.at), true)
-			r.Lost(ms(1100), false)
-			asks := r.exchange(1100, true)
-			if len(asks) != 1 || asks[0].Active != tt.admit {
-				t.Errorf("the pool is back and hears %+v, want of %d requests", asks, tt.admit)
-			}
-			if got := r.pool["me"]; got.Held < tt.admit || got.Active != tt.admit {
-				t.Errorf("the pool says %+v, want %d active and held", got, tt.admit)
-			}
-		})
-	}
-}
-
-// TestAgentPoolForgot is about a pool that comes back empty.
-func TestAgentPoolForgot(t *testing.T) {
-	r := newRig(t, 2)
-	r.start(0, 3)
-	r.pass(0, 10)
-	r.Progress(ms(10), "u", 10, count{Tracked: 3, Active: 3})
-	r.pass(10, 1500)
-	r.Lost(ms(1500), true)
-	clear(r.pool)
-	r.Lost(ms(1600), false)
-	r.exchange(1600, true)
-	if got := r.pool["me"]; got.Held < 3 || got.Active != 3 {
-		t.Errorf("the pool says %+v, want 3 active and held", got)
-	}
-}
-
-func TestAgentLostDecidesWhoWaits(t *testing.T) {
-	r := newRig(t, 2)
-	_, waiting := r.start(0, 8)
-	r.Lost(ms(1), true)
-	if got := r.decided(); len(got) != len(waiting) || slices.Contains(got, false) {
-		t.Errorf("decided %v, want all of eight admitted", got)
-	}
-	r = newRig(t, 2)
-	r.pool["other"] = concurrency.Holding{Held: 10, Seq: 1}
-	_, waiting = r.start(0, 8)
-	r.exchange(0, false) // near the limit
-	r.Lost(ms(1), true)
-	if got := r.decided(); len(got) != len(waiting) || slices.Contains(got, true) {
-		t.Errorf("near the limit: decided %v, want all of eight refused", got)
-	}
-}
-
 func TestAgentNoLongerAloneRegistersWhatRuns(t *testing.T) {
 	r := newRig(t, 1)
 	r.start(0, 4)
@@ -1156,25 +834,6 @@ func TestAgentNoLongerAloneRegistersWhatRuns(t *testing.T) {
 	if got := r.InProgress("u"); got != 10 {
 		t.Errorf("alone again: %d in progress of 14, want 10", got)
 	}
-}
-
-// TestAgentBelatedReplies: what the pool answers about what was is set right.
-func TestAgentBelatedReplies(t *testing.T) {
-	r := newRig(t, 2)
-	r.start(0, 8)
-	ask := r.Collect(ms(0), false, nil)[0]
-	grant := concurrency.Take(r.pool, 1+len(r.live), "me", ask)
-	r.TakeOutput()
-	r.Reply(ms(1), ask, grant)
-	r.Progress(ms(5), "u", 10, count{Tracked: 8, Active: 8})
-	r.pass(5, 10)
-	r.Progress(ms(50), "u", 10, count{Tracked: 8, Active: 7})
-	ask = r.Collect(ms(50), true, nil)[0]
-	grant = concurrency.Take(r.pool, 1+len(r.live), "me", ask)
-	r.Progress(ms(51), "u", 10, count{Tracked: 8, Active: 2}) // meanwhile
-	r.Reply(ms(52), ask, grant)
-	r.pass(52, 60)
-	r.holds("after all", 2)
 }
 
 func TestAgentLimits(t *testing.T) {
@@ -1241,23 +900,6 @@ func TestAgentShareThatGrowsEndsTheBackoff(t *testing.T) {
 	}
 }
 
-// TestAgentLimitRaisedWhileItBacksOff asks for the new slots at once.
-func TestAgentLimitRaisedWhileItBacksOff(t *testing.T) {
-	r := newRig(t, 2)
-	r.pool["other"] = concurrency.Holding{Held: 10, Seq: 1}
-	_, waiting := r.start(0, 1)
-	at := 0
-	for asked := 0; asked < 2; at++ {
-		r.Tick(ms(at))
-		asked += len(r.exchange(at, true))
-	}
-	r.Limits(ms(at), func(string) int { return 20 })
-	r.exchange(at, false)
-	if !waiting[0].Verdict.Allowed {
-		t.Error("the request still waits")
-	}
-}
-
 func TestAgentLimitLiftedWhileSomeWait(t *testing.T) {
 	for _, instances := range []int{1, 2} {
 		r := newRig(t, instances)
@@ -1277,40 +919,6 @@ func TestAgentLimitLiftedWhileSomeWait(t *testing.T) {
 		if got := r.Stats().Users; got != 0 {
 			t.Errorf("%d instances: %d users known, want 0", instances, got)
 		}
-	}
-}
-
-// TestAgentClockSetBack by an hour: everything is as if it had not been.
-func TestAgentClockSetBack(t *testing.T) {
-	const hour = 3_600_000
-	r := newRig(t, 2)
-	r.pool["other"] = concurrency.Holding{Held: 9, Seq: 1}
-	r.start(hour, 1)
-	r.pass(hour, hour+10)
-	r.start(hour+10, 1)
-	r.pass(hour+10, hour+60)
-	r.start(hour+60, 6)
-	r.pass(hour+60, hour+110) // refused
-	r.Block(ms(hour+110), "u", concurrency.NewLimit(10, 5))
-	if out := r.TakeOutput().TableEntries; len(out) != 1 || out[0].Until == 0 {
-		t.Fatalf("told HAProxy %+v, want blocked", out)
-	}
-	r.pass(0, 2100)
-	if out := r.TakeOutput().TableEntries; len(out) != 1 || out[0].Until != 0 {
-		t.Errorf("2 s later: told HAProxy %+v, want not blocked", out)
-	}
-	r.inProgress("what never came to be", 0)
-	r.pool["other"] = concurrency.Holding{Seq: 2}
-	r.start(2100, 3)
-	r.pass(2100, 2150)
-	if got := r.decided(); !slices.Equal(got, []bool{true, true, true}) {
-		t.Errorf("decided %v, want three admitted", got)
-	}
-	r.Progress(ms(2200), "u", 10, count{Tracked: 4, Active: 0})
-	r.pass(2200, 5000)
-	r.holds("at last", 0)
-	if r.Stats().Users != 0 {
-		t.Errorf("%d users known, want 0", r.Stats().Users)
 	}
 }
 

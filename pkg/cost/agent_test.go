@@ -109,23 +109,6 @@ func TestAgentAsksNotAgainAtOnce(t *testing.T) {
 	o.want(aliceTokens, 30, cost.Verdict{Allowed: true, Charged: true, Second: start + 60})
 }
 
-// A refund that was on its way when the pools refused makes the agent ask again.
-func TestAgentAsksAgainAfterARefundThatIsOnItsWay(t *testing.T) {
-	o := newOne(t)
-	o.want(aliceTokens, 100, allowed)
-	_, w := o.Start(o.now, "alice", needs(aliceTokens, 30))
-	asks := o.Collect(o.now, true, nil)
-	grants := o.redis.call(o.Agent, asks)
-	o.Settle(o.now, "alice", t0.Unix(), -50, aliceTokens)
-	o.Reply(o.now, asks[0], grants[0])
-	if got, want := w.Verdict, refusal(aliceTokens[0], cause.Pool); got != want {
-		t.Errorf("the verdict is %+v, want %+v", got, want)
-	}
-	o.TakeOutput()
-	o.exchange()
-	o.want(aliceTokens, 30, allowed)
-}
-
 // A wait that was too long is refused, and what is granted afterwards goes back.
 func TestAgentTimeout(t *testing.T) {
 	o := newOne(t)
@@ -426,29 +409,6 @@ func TestAgentUsersAreBounded(t *testing.T) {
 	}
 }
 
-// While Redis is lost an agent charges its part, and remembers what it has.
-func TestAgentLost(t *testing.T) {
-	o := newOne(t)
-	o.Cluster(3, 0)
-	_, w := o.Start(o.now, "alice", needs(aliceTokens, 30))
-	o.Lost(o.now, true)
-	if decided := o.TakeOutput().Decided; len(decided) != 1 || decided[0] != w || w.Verdict != allowed {
-		t.Errorf("who waits when Redis is lost gets %+v of %d decided, want %+v", w.Verdict, len(decided), allowed)
-	}
-	o.want(aliceTokens, 4, allowed)
-	o.want(aliceTokens, 1, refusal(aliceTokens[0], cause.RedisLost))
-	o.Tick(o.now.Add(15 * time.Second))
-	o.want(aliceTokens, 1, refusal(aliceTokens[0], cause.RedisLost))
-	o.Settle(o.now, "alice", t0.Unix(), -3, aliceTokens)
-	o.want(aliceTokens, 3, allowed)
-	o.Lost(o.now, false)
-	o.exchange()
-	if got := o.redis.pools[cost.Pool{User: "alice", Unit: "tokens", Window: limits.Minute, Start: start}]; got.Charged != 34 {
-		t.Errorf("when Redis is back the pool has %d, want 34", got.Charged)
-	}
-	o.want(aliceTokens, 66, allowed)
-}
-
 // However long Redis is lost, the pools hear of all that was charged meanwhile.
 func TestAgentLostForLong(t *testing.T) {
 	of := []limits.Cost{
@@ -558,17 +518,6 @@ func TestAgentLostWithoutRoom(t *testing.T) {
 	}
 	o.Lost(o.now, true)
 	ask("bob", of, allowed)
-}
-
-// A clock that runs back a little does not begin a window twice.
-func TestAgentClockRunsBack(t *testing.T) {
-	o := newOne(t)
-	o.now = time.Unix(start+60, 0)
-	o.want(aliceTokens, 100, cost.Verdict{Allowed: true, Charged: true, Second: start + 60})
-	o.now = o.now.Add(-time.Millisecond)
-	o.want(aliceTokens, 1, cost.Verdict{Limit: aliceTokens[0], Cause: cause.Pool, Second: start + 60})
-	o.now = o.now.Add(-2 * time.Second)
-	o.want(aliceTokens, 1, cost.Verdict{Allowed: true, Charged: true, Second: start + 57})
 }
 
 // An agent with nothing to do says for how long, and when that is no longer true.

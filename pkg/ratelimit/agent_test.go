@@ -2,7 +2,6 @@ package ratelimit_test
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -39,75 +38,10 @@ func exchangeWith(a *ratelimit.Agent, at time.Time, p pools) []ratelimit.Ask {
 	return asks
 }
 
-func TestAgentAloneIsExactAndAsksNobody(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		limit := rapid.IntRange(1, 50).Draw(t, "limit")
-		a := ratelimit.NewAgent(ratelimit.Config{})
-		at := t0
-		admitted, offered := map[int64]int{}, map[int64]int{}
-		for range rapid.IntRange(0, 300).Draw(t, "requests") {
-			at = at.Add(time.Duration(rapid.IntRange(0, 40).Draw(t, "gap ms")) * time.Millisecond)
-			v, w := a.Start(at, "u", get(limit), ratelimit.NoCredit)
-			if w != nil {
-				t.Fatal("a request waited")
-			}
-			offered[at.Unix()]++
-			if v.Allowed {
-				admitted[at.Unix()]++
-			}
-			for _, ask := range a.Collect(at, rapid.Bool().Draw(t, "flush"), nil) {
-				if ask.Need+ask.Ahead > 0 {
-					t.Fatalf("asked for tokens: %+v", ask)
-				}
-			}
-		}
-		for sec, n := range offered {
-			if want := min(n, limit); admitted[sec] != want {
-				t.Fatalf("second %d: admitted %d of %d, want %d", sec, admitted[sec], n, want)
-			}
-		}
-	})
-}
-
-func TestAgentAloneReportsWhatItAdmitted(t *testing.T) {
-	a := ratelimit.NewAgent(ratelimit.Config{})
-	for range 7 {
-		a.Start(ms(10), "u", get(5), ratelimit.NoCredit)
-	}
-	if !a.TakeOutput().Urgent {
-		t.Error("the request that reached the limit was not urgent to report")
-	}
-	want := []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "u"}, Seq: 1, WindowStart: t0.Unix(), Limit: 5, Debt: 5, Instances: 1}}
-	if diff := cmp.Diff(want, a.Collect(ms(11), false, nil)); diff != "" {
-		t.Errorf("without waiting for a flush: %s", diff)
-	}
-	if again := a.Collect(ms(12), true, nil); len(again) != 0 {
-		t.Errorf("Collect with nothing new = %v, want nothing", again)
-	}
-}
-
 func TestAgentRequestWithoutLimitIsAllowed(t *testing.T) {
 	a := shared(3)
 	if v, w := a.Start(t0, "u", nil, ratelimit.NoCredit); !v.Allowed || w != nil || a.KnownUsers() != 0 {
 		t.Errorf("Start = %+v, %v with %d users known, want allowed, not waiting, none known", v, w, a.KnownUsers())
-	}
-}
-
-func TestAgentFirstRequestWaitsOneRoundTrip(t *testing.T) {
-	a := shared(2)
-	pool := map[poolKey]int{}
-	_, w := a.Start(ms(100), "u", get(100), ratelimit.NoCredit)
-	if w == nil || !a.TakeOutput().Urgent {
-		t.Fatal("the first request neither waits nor is urgent")
-	}
-	exchange(a, ms(101), pool)
-	if out := a.TakeOutput(); len(out.Decided) != 1 || out.Decided[0] != w || !w.Verdict.Allowed {
-		t.Fatalf("after the reply: %+v, want the request allowed", out)
-	}
-	for i := range 10 { // the lease of a cool key: 100/(4·2) = 12
-		if v, w := a.Start(ms(102+i), "u", get(100), ratelimit.NoCredit); !v.Allowed || w != nil {
-			t.Fatalf("request %d: %+v, %v, want allowed at once", i, v, w)
-		}
 	}
 }
 
@@ -157,24 +91,6 @@ func TestAgentUserWithoutRequestsHoldsNothing(t *testing.T) {
 	}
 	if a.KnownUsers() != 0 {
 		t.Errorf("Users() = %d after 5 s without requests, want 0", a.KnownUsers())
-	}
-}
-
-func TestAgentLateReplyChangesNothing(t *testing.T) {
-	a := shared(2)
-	_, w := a.Start(ms(990), "u", get(10), ratelimit.NoCredit)
-	asks := a.Collect(ms(990), false, nil)
-	_, w2 := a.Start(ms(1001), "u", get(10), ratelimit.NoCredit)
-	if w == nil || w2 == nil || len(asks) != 1 {
-		t.Fatalf("waiting: %v, %v; asks %v", w, w2, asks)
-	}
-	a.Reply(ms(1002), asks[0], ratelimit.Grant{Tokens: 2, Total: 2})
-	if out := a.TakeOutput(); len(out.Decided) != 0 {
-		t.Errorf("a grant of the last second decided %d requests, want 0", len(out.Decided))
-	}
-	back := a.Collect(ms(1003), true, nil)
-	if !slices.ContainsFunc(back, func(k ratelimit.Ask) bool { return k.WindowStart == t0.Unix() && k.Back == 2 }) {
-		t.Errorf("the late tokens were not given back: %+v", back)
 	}
 }
 
@@ -313,46 +229,6 @@ func TestAgentKeepsItsTokensWhenTheLimitChanges(t *testing.T) {
 		if v, w := a.Start(ms(12), "u", get(60), ratelimit.NoCredit); w != nil || !v.Allowed {
 			t.Errorf("request %d: %+v, want it to be admitted by a token in hand", i, v)
 		}
-	}
-}
-
-// What a batch wanted is wanted anew, if at all.
-func TestAgentWantsAnewWhatFailed(t *testing.T) {
-	a := shared(2)
-	_, w := a.Start(ms(10), "u", get(100), ratelimit.NoCredit)
-	first := a.Collect(ms(11), false, nil)
-	if w == nil || len(first) != 1 || first[0].Need != 1 || first[0].Seq != 1 {
-		t.Fatalf("asks %+v, want one for a token", first)
-	}
-	a.Fail(ms(20), first[0])
-	if !a.TakeOutput().Urgent {
-		t.Error("a request that waits is not urgent")
-	}
-	second := a.Collect(ms(21), false, nil)
-	if len(second) != 1 || second[0].Need != 1 || second[0].Seq != 2 {
-		t.Errorf("asks %+v, want one for a token in another batch", second)
-	}
-	a.Timeout(ms(30), w)
-	a.Fail(ms(31), second[0])
-	if third := a.Collect(ms(32), false, nil); len(third) != 0 {
-		t.Errorf("asks %+v when nobody waits any more, want nothing", third)
-	}
-}
-
-// A batch of the second before that fails late changes nothing of the one that is under
-// way: its tokens are not asked for twice.
-func TestAgentFailsOfAnEndedSecond(t *testing.T) {
-	a := shared(2)
-	a.Start(ms(990), "u", get(100), ratelimit.NoCredit)
-	first := a.Collect(ms(991), false, nil)
-	a.Start(ms(1001), "u", get(100), ratelimit.NoCredit)
-	second := a.Collect(ms(1002), false, nil)
-	if len(first) != 1 || len(second) != 1 || second[0].Need == 0 {
-		t.Fatalf("asks %+v, then %+v; want one of each second", first, second)
-	}
-	a.Fail(ms(1003), first[0])
-	if again := a.Collect(ms(1004), false, nil); len(again) != 0 {
-		t.Errorf("asks %+v besides what is under way, want nothing", again)
 	}
 }
 
@@ -531,68 +407,6 @@ func TestAgentThrottle(t *testing.T) {
 	})
 }
 
-func TestAgentLost(t *testing.T) {
-	key := ratelimit.Key{Class: "GET", User: "u"}
-	admit := func(a *ratelimit.Agent, at time.Time, limit int) (n int) {
-		for range 3 * limit {
-			v, w := a.Start(at, "u", get(limit), ratelimit.NoCredit)
-			if w != nil {
-				panic("a request waited for a lost pool")
-			}
-			if v.Allowed {
-				n++
-			}
-		}
-		return n
-	}
-	t.Run("a hot key keeps its part of the limit, in sum the whole", func(t *testing.T) {
-		sum := 0
-		for rank := range 3 {
-			a := ratelimit.NewAgent(ratelimit.Config{})
-			a.Cluster(t0.Add(-2*time.Second), 3, rank)
-			a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
-			a.MarkHot(ms(0), key, ms(3000), 3)
-			a.Lost(ms(10), true)
-			sum += admit(a, ms(1000), 10)
-		}
-		if sum != 10 {
-			t.Errorf("three agents admit %d, want 10", sum)
-		}
-	})
-	t.Run("another keeps the whole, until it is refused", func(t *testing.T) {
-		first, then := 0, 0
-		for rank := range 3 {
-			a := ratelimit.NewAgent(ratelimit.Config{})
-			a.Cluster(t0.Add(-2*time.Second), 3, rank)
-			a.Lost(ms(10), true)
-			first += admit(a, ms(1000), 10)
-			then += admit(a, ms(2000), 10)
-		}
-		if first != 30 || then != 10 {
-			t.Errorf("three agents admit %d in the first second and %d in the next, want 30 and 10", first, then)
-		}
-	})
-	t.Run("one below it keeps the whole", func(t *testing.T) {
-		a := shared(3)
-		a.Lost(ms(10), true)
-		for second := range 3 {
-			for range 9 {
-				if v, _ := a.Start(ms(1000*second+500), "u", get(10), ratelimit.NoCredit); !v.Allowed {
-					t.Fatalf("refused in second %d, want 9 of 10 admitted", second)
-				}
-			}
-		}
-	})
-	t.Run("whoever waits is decided at once", func(t *testing.T) {
-		a := shared(3)
-		_, w := a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
-		a.Lost(ms(2), true)
-		if out := a.TakeOutput(); len(out.Decided) != 1 || out.Decided[0] != w || !w.Verdict.Allowed {
-			t.Errorf("Decided = %v, verdict %+v, want the one that waited, allowed", out.Decided, w.Verdict)
-		}
-	})
-}
-
 func TestAgentUsersAreBounded(t *testing.T) {
 	a := ratelimit.NewAgent(ratelimit.Config{MaxUsers: 3})
 	for i := range 5 {
@@ -602,62 +416,6 @@ func TestAgentUsersAreBounded(t *testing.T) {
 	}
 	if a.KnownUsers() != 3 || a.Overflowed() != 2 {
 		t.Errorf("Users() = %d, Overflowed() = %d, want 3, 2", a.KnownUsers(), a.Overflowed())
-	}
-}
-
-func TestAgentTimeRunningBackwards(t *testing.T) {
-	a := ratelimit.NewAgent(ratelimit.Config{})
-	admitted := 0
-	for _, at := range []int{990, 1010, 995, 1011, 985, 1012} {
-		v, _ := a.Start(ms(at), "u", get(3), ratelimit.NoCredit)
-		if v.Allowed {
-			admitted++
-		}
-		if want := t0.Unix() + 1; at != 990 && v.Second != want {
-			t.Errorf("at %d ms: decided in second %d, want %d", at, v.Second, want)
-		}
-	}
-	if admitted != 4 { // one in the first second, three in the second
-		t.Errorf("admitted %d, want 4", admitted)
-	}
-}
-
-// TestAgentClockSetBack has a clock that runs ahead for a while: what was touched
-// meanwhile must not be stuck in the future.
-func TestAgentClockSetBack(t *testing.T) {
-	for _, instances := range []int{1, 2} {
-		a := shared(instances)
-		pool := map[poolKey]int{}
-		start := func(at time.Time) (allowed bool) {
-			a.Tick(at)
-			v, w := a.Start(at, "u", get(10), ratelimit.NoCredit)
-			exchange(a, at, pool)
-			if w != nil {
-				v = w.Verdict
-			}
-			return v.Allowed
-		}
-		for i := range 5 {
-			start(ms(i).Add(time.Hour))
-		}
-		for sec := range 5 {
-			admitted := 0
-			for i := range 50 {
-				if start(ms(1000*sec + 20*i)) {
-					admitted++
-				}
-			}
-			if admitted != 10 {
-				t.Errorf("%d agents, second %d after the clock was set back: admitted %d, want 10", instances, sec, admitted)
-			}
-		}
-		for at := 5000; at < 9000; at += 5 {
-			a.Tick(ms(at))
-			exchange(a, ms(at), pool)
-		}
-		if a.KnownUsers() != 0 {
-			t.Errorf("%d agents: %d users known long after the last request, want 0", instances, a.KnownUsers())
-		}
 	}
 }
 
@@ -766,23 +524,6 @@ func TestAgentNativeThrottleIsProbed(t *testing.T) {
 	})
 }
 
-func TestAgentUserWhoReturnsIsNotForgottenTwice(t *testing.T) {
-	a := ratelimit.NewAgent(ratelimit.Config{})
-	key := ratelimit.Key{Class: "GET", User: "u"}
-	a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
-	a.MarkHot(ms(3001), key, ms(5000), 1)
-	admitted := 0
-	for i := range 20 {
-		if v, _ := a.Start(ms(3002+i), "u", get(10), ratelimit.NoCredit); v.Allowed {
-			admitted++
-		}
-		a.Tick(ms(3002 + i))
-	}
-	if admitted != 10 {
-		t.Errorf("admitted %d, want 10", admitted)
-	}
-}
-
 func TestAgentBatchesAreBounded(t *testing.T) {
 	const users = 10_000
 	a := shared(2)
@@ -802,19 +543,6 @@ func TestAgentBatchesAreBounded(t *testing.T) {
 	}
 	if total != users {
 		t.Errorf("asked %d times, want once for each of %d users", total, users)
-	}
-}
-
-func TestAgentIgnoresMoreSharersThanThereAreInstances(t *testing.T) {
-	a := shared(2)
-	a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
-	a.Collect(ms(0), false, nil)
-	a.MarkHot(ms(0), ratelimit.Key{Class: "GET", User: "u"}, ms(3000), 1<<60)
-	a.Start(ms(1000), "u", get(10), ratelimit.NoCredit)
-	for _, ask := range a.Collect(ms(1000), true, nil) {
-		if ask.Instances > 2 {
-			t.Errorf("asked as one of %d instances, want 2", ask.Instances)
-		}
 	}
 }
 

@@ -258,8 +258,6 @@ func TestHAProxy(t *testing.T) {
 	}
 }
 
-func TestHAProxyIsTaughtOverTCP(t *testing.T) { testHAProxyIsTaught(t, newStand(t, "tcp")) }
-
 func testHAProxyIsTaught(t *testing.T, s *stand) {
 	c, _ := s.start()
 	v := s.visitor()

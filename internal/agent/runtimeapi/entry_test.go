@@ -185,14 +185,3 @@ func FuzzAnswer(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkParseEntry(b *testing.B) {
-	line := []byte("0x7f9a342714f0: key=user123456 use=0 exp=599999 shard=0 conn_cur=1 gpt0=5 gpt1=1795329827 gpt2=3 gpt3=25 gpt4=4 gpt5=1 gpt6=25 gpt7=1234 gpc0=77 gpc1=1234 gpc2=1200 gpc3=4 gpc4=0 gpc5=0 gpc6=0 gpc7=0 gpc8=0 gpc9=0")
-	var e Entry
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := parseEntry(line, &e); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

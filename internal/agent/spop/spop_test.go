@@ -23,7 +23,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
-	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
@@ -629,56 +628,6 @@ func TestServeReturnsWhenTheListenerFails(t *testing.T) {
 		t.Errorf("Serve() = %v, want %v", err, broken)
 	}
 	c.wantClosed()
-}
-
-func TestResetsAreNotWorthALogLine(t *testing.T) {
-	var logged bytes.Buffer
-	l, err := Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := serve(t, l, Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
-	for _, sent := range [][]byte{nil, notify(1)[:9], notify(1, message("start"))} {
-		c := dial(t, s.addr).greet()
-		c.send(sent)
-		if err := c.Conn.(*net.TCPConn).SetLinger(0); err != nil {
-			t.Fatal(err)
-		}
-		_ = c.Close()
-	}
-	counter(t, s.metrics.hello, 3)
-	counter(t, s.metrics.connections, 0)
-	s.stop()
-	if logged.Len() > 0 {
-		t.Errorf("logged %q, want nothing", logged.String())
-	}
-	for _, r := range rejections {
-		counter(t, s.metrics.rejected.WithLabelValues(string(r)), 0)
-	}
-}
-
-func TestRejectionsAreLoggedOnceInAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var logged bytes.Buffer
-		l := newPipeListener()
-		s := serve(t, l, Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
-		hostile := func() {
-			c := l.dial(t)
-			c.send(notify(1))
-			c.wantClosed()
-			synctest.Wait()
-		}
-		for range 100 {
-			hostile()
-		}
-		time.Sleep(daemon.LogInterval)
-		hostile()
-		s.stop()
-		got := logged.String()
-		if strings.Count(got, "\n") != 2 || !strings.Contains(got, "reason=order remote=pipe suppressed=99") {
-			t.Errorf("logged %q, want two lines, of which the second tells of 99 more", got)
-		}
-	})
 }
 
 func TestMetrics(t *testing.T) {

@@ -512,15 +512,3 @@ func crowd(b *testing.B, users int) *View {
 	}
 	return v
 }
-
-func BenchmarkUsage(b *testing.B) {
-	v := crowd(b, 100_000)
-	keys := make([]ratelimit.Key, 1<<12)
-	for i := range keys {
-		keys[i] = ratelimit.Key{Class: "GET", User: fmt.Sprintf("user-%d", i*7)}
-	}
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		v.Usage(t0, keys[i%len(keys)], t0.Unix(), i)
-	}
-}

@@ -19,11 +19,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"go.uber.org/goleak"
 
 	"github.com/sluice-qos/sluice/internal/testkit"
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // TestMain overlooks the one goroutine that outlives a pool of connections to a Redis
@@ -153,135 +151,6 @@ func (m *machine) metric(t *testing.T, sample string) string {
 		}
 	}
 	return ""
-}
-
-func TestThreeInstances(t *testing.T) {
-	t.Parallel()
-	m := start(t, func(o *Options) { o.Listen, o.Instances = testkit.FreeAddrs(t, 3), 3 })
-	m.awaitReady(t)
-	addresses, err := ListenAddresses(m.Listen, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Run("one line tells where they are", func(t *testing.T) {
-		_, last, _ := net.SplitHostPort(addresses[2])
-		want := fmt.Sprintf("ready: 3 instance(s) at http://%s to :%s, limits of %s, admin at http://%s\n", m.Listen, last, m.Limits, m.Admin)
-		if got := m.stdout.String(); got != want {
-			t.Errorf("standard output = %q, want %q", got, want)
-		}
-	})
-
-	t.Run("each serves the demo origin", func(t *testing.T) {
-		for _, address := range addresses {
-			if status, body := m.do(t, "GET", address, "/bytes/7", "staff"); status != 200 || len(body) != 7 {
-				t.Errorf("GET %s/bytes/7 = %d and %d bytes, want 200 and 7", address, status, len(body))
-			}
-		}
-	})
-
-	t.Run("the agents' metrics are told apart", func(t *testing.T) {
-		testkit.Eventually(t, "the metrics of each", func() error {
-			for i := range addresses {
-				label := fmt.Sprintf(`{instance="instance-%d"}`, i+1)
-				if got := m.metric(t, "sluice_instances"+label); got != "3" {
-					return fmt.Errorf("sluice_instances%s = %q, want 3", label, got)
-				}
-				if got := m.metric(t, "sluice_peers_connected"+label); got != "1" {
-					return fmt.Errorf("sluice_peers_connected%s = %q, want 1", label, got)
-				}
-			}
-			if got := m.metric(t, `sluice_polygen_leading{instance="polygen"}`); got != "1" {
-				return fmt.Errorf("sluice_polygen_leading = %q, want 1", got)
-			}
-			return nil
-		})
-	})
-
-	t.Run("metrics lint", func(t *testing.T) {
-		_, text := m.do(t, "GET", m.Admin, "/metrics", "")
-		problems, err := promlint.New(strings.NewReader(text)).Lint()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range problems {
-			t.Errorf("%s: %s", p.Metric, p.Text)
-		}
-	})
-
-	// HAProxy itself would share the ports with the first.
-	t.Run("a second one on the same ports is refused", func(t *testing.T) {
-		second := m.Options
-		second.Admin, second.Listen, second.Instances = "127.0.0.1:0", addresses[1], 2
-		err := Run(t.Context(), second)
-		want := "instance 1: listen tcp " + addresses[1] + ": bind: address already in use: choose other ports with --listen"
-		if err == nil || err.Error() != want {
-			t.Errorf("Run() = %v, want %s", err, want)
-		}
-	})
-
-	m.stop()
-	if err := m.wait(t); err != nil {
-		t.Errorf("Run() = %v when its context ended, want nil", err)
-	}
-	for _, address := range append(addresses, m.Admin) {
-		if conn, err := net.Dial("tcp", address); err == nil {
-			conn.Close()
-			t.Errorf("%s still answers", address)
-		}
-	}
-}
-
-func TestReload(t *testing.T) {
-	t.Parallel()
-	hangup := make(chan os.Signal)
-	m := start(t, func(o *Options) { o.Reload = hangup })
-	m.awaitReady(t)
-	inForce := func(source string) {
-		t.Helper()
-		set, err := limitfile.Parse("limits", []byte(source))
-		if err != nil {
-			t.Fatal(err)
-		}
-		version := set.Version()
-		testkit.Eventually(t, "limits "+version+" are in force", func() error {
-			if got := m.metric(t, `sluice_limits_info{instance="instance-1",version="`+version+`"}`); got != "1" {
-				return fmt.Errorf("sluice_limits_info of %s = %q, want 1", version, got)
-			}
-			return nil
-		})
-	}
-	inForce(fiveGets)
-
-	sixGets := strings.Replace(fiveGets, "GET: 5", "GET: 6", 1)
-	m.write(t, sixGets)
-	if status, body := m.do(t, "POST", m.Admin, "/-/reload", ""); status != 200 {
-		t.Errorf("POST /-/reload = %d %q, want 200", status, body)
-	}
-	inForce(sixGets)
-
-	m.write(t, "version: 2\n")
-	status, body := m.do(t, "POST", m.Admin, "/-/reload", "")
-	if status != 400 || !strings.HasPrefix(body, m.Limits+":1:10: ") {
-		t.Errorf("POST /-/reload of a broken file = %d %q, want 400 and the position", status, body)
-	}
-	inForce(sixGets)
-
-	m.write(t, fiveGets)
-	hangup <- syscall.SIGHUP
-	inForce(fiveGets)
-	// Whoever looks at the file twice a second may have been earlier than any of these reloads.
-	unchanged := func() string {
-		return m.metric(t, `sluice_limits_reloads_total{instance="polygen",result="unchanged"}`)
-	}
-	before := unchanged()
-	hangup <- syscall.SIGHUP
-	testkit.Eventually(t, "a reload of the same file is counted", func() error {
-		if got := unchanged(); got == before {
-			return fmt.Errorf("reloads that changed nothing = %q, as before", got)
-		}
-		return nil
-	})
 }
 
 // Requests with spoiled credentials share one user's limit, whatever name the client adds to
