@@ -153,18 +153,6 @@ func FuzzParser(f *testing.F) {
 	})
 }
 
-func BenchmarkParser(b *testing.B) {
-	in := []byte("HTTP/1.1 200 OK\r\nDate: Mon, 02 Jan 2006 15:04:05 GMT\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 8\r\n\r\nhello /\n")
-	p := parser{}
-	b.ReportAllocs()
-	for b.Loop() {
-		p.reset(false)
-		if _, done, err := p.feed(in); !done || err != nil {
-			b.Fatal(done, err)
-		}
-	}
-}
-
 // feedBy feeds an answer in pieces until it ends.
 func feedBy(p *parser, in string, size int) (n int, done bool, err error) {
 	for n < len(in) && !done && err == nil {

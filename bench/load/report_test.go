@@ -59,11 +59,3 @@ func TestQuantile(t *testing.T) {
 		t.Errorf("Quantile of none = %d, want 0", got)
 	}
 }
-
-func TestFailureNames(t *testing.T) {
-	for f := Answered; f < failures; f++ {
-		if name := f.String(); name == "" || name == failures.String() {
-			t.Errorf("Failure(%d).String() = %q", f, name)
-		}
-	}
-}

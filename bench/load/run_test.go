@@ -266,51 +266,6 @@ func TestRunAnswersThatGoWrong(t *testing.T) {
 	}
 }
 
-func TestRunSurvivesAServerThatDiesAndReturns(t *testing.T) {
-	address := testkit.FreeAddr(t)
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	start := func(l net.Listener) (*origin.Origin, *http.Server) {
-		o := origin.New()
-		s := &http.Server{Handler: o}
-		go func() { _ = s.Serve(l) }()
-		return o, s
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var due atomic.Int64
-	result := make(chan *Report, 1)
-	o, s := start(l)
-	go func() {
-		r, _ := Run(ctx, Spec{
-			Targets: []Target{{Address: address}}, Rate: 500, Duration: 2 * testkit.Patience,
-			Requests: func(i int) Request { due.Store(int64(i)); return Request{} },
-		})
-		result <- r
-	}()
-	testkit.Eventually(t, "the server is used", atLeast(20, func() int64 { return o.Counts().Served }))
-	s.Close()
-	dead := due.Load()
-	testkit.Eventually(t, "requests go on", atLeast(dead+20, due.Load))
-	l, err = net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o, s = start(l)
-	defer s.Close()
-	testkit.Eventually(t, "the server that returned is used", atLeast(20, func() int64 { return o.Counts().Served }))
-	cancel()
-	r := <-result
-	if f := r.Failures(); f[NoConnect] < 10 {
-		t.Errorf("failures = %v, want the requests without a server not to connect", f)
-	}
-	if r.Planned <= len(r.Results) {
-		t.Errorf("%d of %d were due although the run was ended early", len(r.Results), r.Planned)
-	}
-}
-
 func TestSpecErrors(t *testing.T) {
 	good := Spec{Targets: []Target{{Address: "127.0.0.1:1"}}, Rate: 1, Duration: time.Second, Requests: Users("", "")}
 	tests := []struct {
@@ -417,12 +372,3 @@ func serve(t *testing.T, handle func(net.Conn)) string {
 }
 
 func addr(s *httptest.Server) string { return s.Listener.Addr().String() }
-
-func atLeast(want int64, value func() int64) func() error {
-	return func() error {
-		if got := value(); got < want {
-			return fmt.Errorf("%d, want at least %d", got, want)
-		}
-		return nil
-	}
-}

@@ -110,27 +110,6 @@ func bruteForce(spans []Span, limit int, counts []int) int {
 	return best
 }
 
-func TestSecond(t *testing.T) {
-	for ns, want := range map[int64]int64{0: 0, 1: 0, 999_999_999: 0, 1e9: 1, -1: -1, -1e9: -1, -1e9 - 1: -2, 1_799_999_999_999_999_999: 1_799_999_999} {
-		if got := second(ns); got != want {
-			t.Errorf("second(%d) = %d, want %d", ns, got, want)
-		}
-	}
-}
-
-func TestSecondsAddInAnyOrder(t *testing.T) {
-	var s Seconds
-	for _, x := range []int64{5, 3, 6, 3} {
-		s.add(x, 1)
-	}
-	if diff := cmp.Diff(Seconds{First: 3, Counts: []int{2, 0, 1, 1}}, s); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if got := []int{s.At(2), s.At(3), s.At(6), s.At(7)}; !cmp.Equal(got, []int{0, 2, 1, 0}) {
-		t.Errorf("At(2, 3, 6, 7) = %v, want [0 2 1 0]", got)
-	}
-}
-
 func TestRatios(t *testing.T) {
 	r := &Report{
 		Start:    time.Unix(0, at(0)),

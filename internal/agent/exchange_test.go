@@ -378,27 +378,6 @@ func TestLossByEitherLane(t *testing.T) {
 	}
 }
 
-// What was admitted alone is registered when the pool is back, and counts there.
-func TestSlotsOutliveALoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newSlotRig(t, nil).run()
-		r.joined(redisbus.Registry{Instances: []string{"a", "b"}})
-		r.pool.set(0, errAway)
-		for range 3 {
-			r.want("wide", "GET", true, 0)
-		}
-		r.progress("wide", 3, 3)
-		wait(2 * flushEvery)
-		r.losses(true, 1)
-		r.pool.set(ms, nil)
-		wait(lostRetry + 2*flushEvery)
-		r.losses(false, 1)
-		if got := r.pool.held("wide", "a"); got < 3 {
-			t.Errorf("slots held when the pool is back = %d, want 3 at least", got)
-		}
-	})
-}
-
 // Requests in progress are reported when the agent ends, for they go on.
 func TestLastSlotsAreReportedWhenItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -136,53 +136,6 @@ func waited(t *testing.T, r *rig) string {
 	return "no histogram"
 }
 
-// Of a cool user whom the pool says nothing of, an agent admits its even part.
-func TestRequestWaitsNoLongerThanItMay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil).run()
-		r.joined(redisbus.Registry{Instances: []string{"a", "b"}})
-		r.pool.set(time.Minute, nil)
-
-		r.want("alice", "GET", true, r.options.MaxWait) // GET: 4, of which 2 are reserved for the HAProxies
-		r.want("alice", "GET", false, r.options.MaxWait)
-		if got := testutil.ToFloat64(r.metrics.timeouts); got != 2 {
-			t.Errorf("timeouts = %v, want 2", got)
-		}
-		r.limiter.update(func(time.Time) {
-			if n := len(r.limiter.forTokens); n != 0 {
-				t.Errorf("%d requests are still waiting", n)
-			}
-		})
-	})
-}
-
-// A pool that answers another user in time answers the next one, too: nobody is refused before
-// they have waited as long as they may.
-func TestRequestBehindAnotherAsk(t *testing.T) {
-	for _, tt := range []struct {
-		name    string
-		answer  time.Duration
-		allowed bool
-		took    time.Duration // of a request 1 ms behind that of another user
-	}{
-		{"the second answer comes in time", 9 * ms, true, 17 * ms},
-		{"it does not", 10600 * time.Microsecond, false, 20 * ms},
-		{"nor does the first", 21 * ms, true, minWait},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil).run()
-				r.joined(redisbus.Registry{Instances: []string{"a", "b"}})
-				r.limiter.shards[0].reach.wait.Store(int64(minWait)) // it was faster before
-				r.pool.set(tt.answer, nil)
-				go r.ask("wilma", "GET")
-				time.Sleep(ms)
-				r.want("alice", "GET", tt.allowed, tt.took)
-			})
-		})
-	}
-}
-
 func TestOpenLimiterAdmitsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)

@@ -448,13 +448,6 @@ func (p *pool) hold(ctx context.Context, instance string, instances int, asks []
 	return slotted, nil
 }
 
-// instances is how many the pool was told of.
-func (p *pool) instances() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.counted
-}
-
 // of is the pool of a user; p.mu is held.
 func (p *pool) of(user string) map[string]concurrency.Holding {
 	if p.slots[user] == nil {

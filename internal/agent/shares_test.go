@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -489,17 +488,6 @@ func TestShareUsersAreCounted(t *testing.T) {
 		wait(10 * time.Second)
 		r.wantMetric("sluice_bandwidth_users", "sluice_bandwidth_users 0")
 	})
-}
-
-// socketDir is a directory for sockets: the path of t.TempDir may be too long.
-func socketDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "spoa")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 // A replaced HAProxy tells of no end: what it moved is not waited for.

@@ -266,15 +266,3 @@ func TestSlotsPolicy(t *testing.T) {
 		})
 	}
 }
-
-// teach runs the session with HAProxy until the test ends.
-func (r *rig) teach(t *testing.T) {
-	t.Helper()
-	done := make(chan error, 1)
-	go func() { done <- r.peers.Run(t.Context()) }()
-	t.Cleanup(func() {
-		if err := <-done; err != nil {
-			t.Errorf("the session ended with %v", err)
-		}
-	})
-}

@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-qos/sluice/internal/testkit"
 )
@@ -165,38 +164,4 @@ func TestCost(t *testing.T) {
 			t.Errorf("%s %s = %d, header %q, %q, want %+v", tt.method, tt.path, resp.StatusCode, resp.Header.Get(CostHeader), body, tt)
 		}
 	}
-}
-
-func FuzzParseChat(f *testing.F) {
-	for _, s := range []string{hello + "}", hello + `,"stream":true}`, `{"messages":[{"content":[{"text":"a b"}]}]}`, `{"messages":[{"content":null}],"max_tokens":32769}`, `{"stream_options":{"include_usage":false}}`, "[", ""} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		c, err := parseChat(body)
-		if err != nil {
-			if c != (chat{}) {
-				t.Errorf("parseChat(%q) = %+v, %v, want nothing beside an error", body, c, err)
-			}
-			return
-		}
-		u := c.used()
-		// No word is shorter than its letter.
-		if u.Prompt < 0 || u.Prompt > len(body) || u.Completion < 1 || 2*u.Completion > MaxTokens || u.Total != u.Prompt+u.Completion || len(c.model) > maxModel {
-			t.Errorf("parseChat(%q) = %+v, which costs %+v", body, c, u)
-		}
-	})
-}
-
-func FuzzParsePace(f *testing.F) {
-	for _, s := range []string{"", "0", "1", "20000", "60001", "-1", "fast", "99999999999999999999", "+5"} {
-		f.Add(s, 3)
-	}
-	f.Fuzz(func(t *testing.T, text string, tokens int) {
-		if tokens < 1 || tokens > MaxTokens {
-			return
-		}
-		if pace, err := parsePace(text, tokens); pace < 0 || pace*time.Duration(tokens) > MaxSleep || err != nil && pace != 0 {
-			t.Errorf("parsePace(%q, %d) = %v, %v, want at most %v for all", text, tokens, pace, err, MaxSleep)
-		}
-	})
 }

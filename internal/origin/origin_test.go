@@ -203,27 +203,6 @@ func TestServeReturnsTheListenersError(t *testing.T) {
 	}
 }
 
-func FuzzParseSize(f *testing.F) {
-	for _, s := range []string{"0", "512", "10MiB", "1GiB", "2GiB", "-1", "", "KiB", "9223372036854775808", "1KiBMiB"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		if n, err := parseSize(s); n < 0 || n > MaxBytes || (err != nil && n != 0) {
-			t.Errorf("parseSize(%q) = %d, %v, want 0 to %d", s, n, err, MaxBytes)
-		}
-	})
-}
-
-func BenchmarkHello(b *testing.B) {
-	o := New()
-	r := httptest.NewRequest("GET", "/", nil)
-	w := &discard{header: http.Header{}}
-	b.ReportAllocs()
-	for b.Loop() {
-		o.ServeHTTP(w, r)
-	}
-}
-
 type discard struct{ header http.Header }
 
 func (d *discard) Header() http.Header         { return d.header }

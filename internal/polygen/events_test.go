@@ -190,16 +190,3 @@ func TestLostEvents(t *testing.T) {
 		t.Errorf("then %s, and %d events of another reader, want one and none", got, len(other))
 	}
 }
-
-// Nobody listens: an event costs nothing.
-func TestNobodyListens(t *testing.T) {
-	g := alone(t)
-	set := g.set.Load()
-	d := concurrency.Decisions{Unblocks: []string{"a", "b"}}
-	if n := testing.AllocsPerRun(100, func() {
-		g.publishEvent(api.Event{Kind: api.LimitsEvent})
-		g.tellPolicies(set, nil, decisions{Decisions: d})
-	}); n != 0 {
-		t.Errorf("%v allocations, want none", n)
-	}
-}

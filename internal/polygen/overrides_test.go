@@ -207,19 +207,6 @@ func TestOverridesOfDivergedHistories(t *testing.T) {
 	}
 }
 
-// Two that both believe that they lead lose nothing.
-func TestOverridesOfTwoPolygens(t *testing.T) {
-	addr := redis(t)
-	one, two := newGenerator(t, addr, "one", nil), newGenerator(t, addr, "two", nil)
-	for i, g := range []*generator{one, two, one, two} {
-		g.must(t, act(fmt.Sprint("user-", i), `{"concurrent":50}`))
-	}
-	one.readOverrides(t.Context())
-	if n := len(one.Overrides().Overrides); n != 4 {
-		t.Errorf("%d overrides are there, want 4", n)
-	}
-}
-
 func TestOverridesRefused(t *testing.T) {
 	log := &safeBuffer{}
 	g := newGenerator(t, redis(t), "one", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })

@@ -8,23 +8,6 @@ import (
 	"time"
 )
 
-func TestRedisAnswersAndEndsWithItsProcess(t *testing.T) {
-	p, addr := Redis(t)
-	if err := dial(addr); err != nil {
-		t.Fatalf("dial(%s) = %v", addr, err)
-	}
-	if used, err := p.CPU(); used <= 0 || err != nil { // hundredths of a second would still be 0
-		t.Errorf("CPU() = %v, %v, want what the start took", used, err)
-	}
-	p.Kill()
-	if p.Running() {
-		t.Error("Running() after Kill() = true")
-	}
-	if err := dial(addr); err == nil {
-		t.Error("the address still answers after Kill()")
-	}
-}
-
 func TestOutputKeepsTheEnd(t *testing.T) {
 	var o output
 	for range 3 {
@@ -53,17 +36,4 @@ func TestStalls(t *testing.T) {
 			t.Errorf("Longest() = %v, want the longest of three, 2s", got)
 		}
 	})
-}
-
-func TestRedisClusterServes(t *testing.T) {
-	addrs, _ := RedisCluster(t)
-	for i, addr := range addrs {
-		role, _, _ := strings.Cut(RedisCommand(t, addr, "ROLE"), "\n")
-		if want := map[bool]string{true: "master", false: "slave"}[i < 3]; role != want {
-			t.Errorf("role of node %d of %d = %q, want %q", i, len(addrs), role, want)
-		}
-	}
-	if len(addrs) != 6 {
-		t.Errorf("RedisCluster() = %q, want six addresses", addrs)
-	}
 }

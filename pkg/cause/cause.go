@@ -57,8 +57,3 @@ const (
 func Agent() []Cause {
 	return []Cause{OwnCount, Pool, RedisLost, RedisLate, CreditSpent, CreditUnknown, EstimateTooLarge, QueueFull, LineFull, LineTimeout}
 }
-
-// HAProxy returns the causes of refusals by HAProxy alone.
-func HAProxy() []Cause {
-	return []Cause{ThrottleTable, BlockTable, AddressTable, Unreadable, AgentSilent}
-}

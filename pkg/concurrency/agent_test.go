@@ -602,29 +602,6 @@ func TestAgentLineIsDemand(t *testing.T) {
 	}
 }
 
-// TestAgentLineIsNotShielded: what may wait is no reason for HAProxy to refuse.
-func TestAgentLineIsNotShielded(t *testing.T) {
-	r := newRigOf(t, 1, concurrency.Config{MaxLine: 20})
-	r.start(0, 10)
-	hold := func(n int) {
-		for range n {
-			r.start(1, 1)
-			r.Hold(ms(1), "u", 10, count{}, concurrency.Places{})
-		}
-		r.Block(ms(2), "u", concurrency.NewLimit(10, 5))
-	}
-	hold(20)
-	for _, n := range r.TakeOutput().TableEntries {
-		if n.Until != 0 {
-			t.Errorf("%+v while there is room in line, want not blocked", n)
-		}
-	}
-	hold(5)
-	if out := r.TakeOutput(); len(out.TableEntries) != 1 || out.TableEntries[0].Until == 0 {
-		t.Errorf("the line is full: told HAProxy %+v, want blocked", out.TableEntries)
-	}
-}
-
 // Between a refusal and the question in line time passes, more of it than between two
 // blocks if many come at once on a busy machine.
 func TestAgentLineIsNotShieldedWhileItForms(t *testing.T) {
@@ -724,28 +701,6 @@ func TestAgentShield(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestAgentShieldOfSeveral is lifted by any free slot.
-func TestAgentShieldOfSeveral(t *testing.T) {
-	r := newRig(t, 3)
-	r.start(0, 10)
-	r.pass(0, 10)
-	r.Progress(ms(10), "u", 10, count{Tracked: 10, Active: 10})
-	r.pass(10, 60)
-	r.start(60, 6)
-	r.Share(ms(60), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: 10}}})
-	r.TakeOutput()
-	r.Block(ms(60), "u", concurrency.NewLimit(10, 5))
-	want := []concurrency.TableEntry{{User: "u", Until: t0.Unix() + 2, Limit: 10, Cap: 4}}
-	if diff := cmp.Diff(want, r.TakeOutput().TableEntries); diff != "" {
-		t.Errorf("blocked (-want +got):\n%s", diff)
-	}
-	r.Progress(ms(70), "u", 10, count{Tracked: 10, Active: 9})
-	want[0].Until = 0
-	if diff := cmp.Diff(want, r.TakeOutput().TableEntries); diff != "" {
-		t.Errorf("one has ended (-want +got):\n%s", diff)
 	}
 }
 
@@ -1036,33 +991,6 @@ func TestAgentGivesUpSlotsOfItsShare(t *testing.T) {
 	r.holds("when one has ended, though its share is 5", 3)
 }
 
-// An instance may have all slots for its share, and the pool count a portion for an instance that has not
-// asked yet. A slot that becomes free goes back then, in one ask, and the requests that wait are decided.
-func TestAgentGivesBackPartOfAWholeShare(t *testing.T) {
-	limit := 10
-	r := newCreditRig(t, 2, &limit)
-	r.Lost(ms(0), true)
-	r.start(0, 10)
-	r.Progress(ms(10), "u", 10, count{Tracked: 10, Active: 10})
-	r.Lost(ms(20), false)
-	r.Share(ms(20), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: 10}}})
-	r.pass(20, 100)
-	r.holds("registered", 10)
-	r.Progress(ms(100), "u", 10, count{Tracked: 10, Active: 9})
-	_, waiting := r.start(100, 3)
-	asks := 0
-	for range 100 {
-		asks += len(r.exchange(100, false))
-	}
-	if asks > 5 {
-		t.Errorf("asked %d times in an instant, want a few times", asks)
-	}
-	r.holds("when one has ended", 9)
-	if got := r.decided(); len(got) != len(waiting) {
-		t.Errorf("%d requests that waited are decided, want %d", len(got), len(waiting))
-	}
-}
-
 // TestAgentAskPace changes what an agent wants of the pool with each answer: asks for one user have a bound.
 func TestAgentAskPace(t *testing.T) {
 	r := newRig(t, 2)
@@ -1081,55 +1009,5 @@ func TestAgentAskPace(t *testing.T) {
 	}
 	if postponed := r.Stats().Postponed; asks > 700 || asks < 500 || postponed == 0 {
 		t.Errorf("asked %d times in a second, %d postponed; want 500 to 700 and some", asks, postponed)
-	}
-}
-
-// When the pool is back it hears again what it may not know: not what it takes for held without a word.
-func TestAgentRegistersAfterALoss(t *testing.T) {
-	const portion = 10 // of 80 slots and two instances
-	for _, tt := range []struct {
-		name           string
-		credit         bool
-		started, ended int
-		want           int // asks
-	}{
-		{"nothing was asked for, and nothing is in progress", true, 1, 1, 0},
-		{"a part of the portion is in progress", true, portion - 1, 0, 0},
-		{"the portion is in progress", true, portion, 0, 0},
-		{"more than the portion is in progress", true, portion + 1, 0, 1},
-		{"less than the portion is in progress, and the pool was asked", true, portion + 1, 5, 1},
-		{"there is no portion", false, 1, 0, 1},
-		{"there is no portion, and idle slots are held", false, 1, 1, 1},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			a := concurrency.NewAgent(concurrency.Config{Instance: "a", Lookup: func(string) (int, bool) { return 80, tt.credit }})
-			a.Cluster(t0.Add(-time.Minute), 2, 0)
-			pool := make(map[string]concurrency.Holding)
-			exchange := func(at time.Time) (asks []concurrency.Ask) {
-				for asked := a.Collect(at, true, nil); len(asked) > 0; asked = a.Collect(at, true, nil) {
-					for _, ask := range asked {
-						a.Reply(at, ask, concurrency.Take(pool, 2, "a", ask))
-					}
-					asks = append(asks, asked...)
-				}
-				return asks
-			}
-			for i := range tt.started {
-				a.Start(ms(i), "u", 80, count{}, places{})
-				exchange(ms(i))
-			}
-			for i := range tt.ended {
-				a.Cancel(ms(20+i), "u", 0)
-				exchange(ms(20 + i))
-			}
-			if got := a.InProgress("u"); got != tt.started-tt.ended {
-				t.Fatalf("%d in progress, want %d", got, tt.started-tt.ended)
-			}
-			a.Lost(ms(30), true)
-			a.Lost(ms(40), false)
-			if asks := exchange(ms(40)); len(asks) != tt.want {
-				t.Errorf("asks %+v, want %d", asks, tt.want)
-			}
-		})
 	}
 }

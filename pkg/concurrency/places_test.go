@@ -146,64 +146,6 @@ func TestLendable(t *testing.T) {
 	}
 }
 
-// TestPlacesUnknown has HAProxy say that it has places which this agent never lent.
-func TestPlacesUnknown(t *testing.T) {
-	limit := 100
-	for _, tt := range []struct{ instances, bound int }{{1, 75 + 1}, {2, 48 + 1}} {
-		r := newCreditRig(t, tt.instances, &limit)
-		p := places{true, 2, 75}
-		if tt.instances > 1 {
-			p.Places = 12
-		}
-		if got, _ := r.ask(0, 100, count{}, p); got != "yes" {
-			t.Errorf("%d instances: %s, want yes", tt.instances, got)
-		}
-		r.wantWithdraw(0, "u")
-		r.bound("all that it may have admitted", tt.bound)
-		r.Withdrawn(ms(1), "u", 1)
-		r.bound("it was counted", 2) // it may have been tracked after the count was read
-		r.Withdrawn(ms(6), "u", 0)
-		r.bound("one is in progress", 1)
-	}
-}
-
-// TestPlacesForgotten has HAProxy not know of places that were lent.
-func TestPlacesForgotten(t *testing.T) {
-	limit := 10
-	r := newCreditRig(t, 1, &limit)
-	r.wantAsk(0, places{}, "yes")
-	r.Lend(ms(0), "u")
-	r.wantAsk(99, places{}, "yes")
-	r.Tick(ms(200))
-	r.wantWithdraw(200)
-	r.wantAsk(201, places{}, "yes")
-	r.wantWithdraw(201, "u")
-	r.Withdrawn(ms(202), "u", 0)
-	r.bound("three", 3)
-}
-
-// TestPlacesWithdrawnUnasked has the daemon withdraw by itself.
-func TestPlacesWithdrawnUnasked(t *testing.T) {
-	limit := 10
-	r := newCreditRig(t, 1, &limit)
-	r.wantAsk(0, places{}, "yes")
-	r.Lend(ms(0), "u")
-	r.Withdrawn(ms(1), "u", 0)
-	r.bound("at once, when HAProxy has not tracked the first one yet", 1)
-	r.wantAsk(2, places{}, "yes")
-	r.bound("a second one", 2)
-	r.Tick(ms(105))
-	r.wantWithdraw(105)
-	r.Progress(ms(107), "u", 10, count{Tracked: 2})
-	r.bound("all has ended", 0)
-
-	r.wantAsk(6000, places{}, "yes")
-	r.Lend(ms(6000), "u")
-	r.Withdrawn(ms(6200), "u", 4)
-	r.wantWithdraw(6200)
-	r.bound("four, of which one may have been asked about", 5)
-}
-
 // TestPlacesWhileTheAgentSeemedDead has HAProxy admit more than its places.
 func TestPlacesWhileTheAgentSeemedDead(t *testing.T) {
 	limit := 100
@@ -342,52 +284,6 @@ func (r *rig) rest(at int) {
 	r.TakeOutput()
 }
 
-// TestPlacesWhenHAProxyChanges has the process that was given places end, or be replaced,
-// whether the agent knows anything else of the user or not.
-func TestPlacesWhenHAProxyChanges(t *testing.T) {
-	for _, resting := range []bool{false, true} {
-		for _, tt := range []struct {
-			name string
-			do   func(*rig)
-			want int // in progress at most; of a user with a request, one more if it goes on
-			goes bool
-		}{
-			{"restarted", func(r *rig) { r.Restarted(ms(3000)) }, 0, false},
-			{"replaced", func(r *rig) { r.Replaced(ms(3000)) }, 5, false},
-			{"replaced twice", func(r *rig) { r.Replaced(ms(3000)); r.Replaced(ms(4000)) }, 5, false},
-			{"replaced, and ended", func(r *rig) { r.Replaced(ms(3000)); r.Drained(ms(4000)) }, 0, false},
-			{"replaced, and ended as it must", func(r *rig) { r.Replaced(ms(3000)); r.Tick(ms(603_000)) }, 0, false},
-			{"replaced, and then restarted", func(r *rig) { r.Replaced(ms(3000)); r.Restarted(ms(4000)) }, 0, false},
-			{"withdrawn before", func(r *rig) {
-				r.Recall(ms(3000), "u")
-				r.Withdrawn(ms(3001), "u", 2)
-				r.Replaced(ms(3002))
-			}, 2, false},
-			{"the new one asks before the session is with it", func(r *rig) {
-				r.Start(ms(2900), "other", 10, count{Process: 2}, places{})
-				r.Recall(ms(2990), "u")
-				r.Withdrawn(ms(3000), "u", 0) // who says so?
-			}, 5, true},
-		} {
-			t.Run(fmt.Sprintf("%s/at rest %v", tt.name, resting), func(t *testing.T) {
-				limit := 10
-				r := newCreditRig(t, 1, &limit)
-				r.Start(ms(0), "u", 10, count{Process: 1}, places{})
-				r.Lend(ms(0), "u")
-				if resting {
-					r.rest(100)
-				}
-				tt.do(r)
-				r.bound("afterwards", tt.want)
-				r.Tick(ms(700_000))
-				if got := r.Stats().InProgress; got != r.InProgress("u") {
-					t.Errorf("in progress of all = %d, want %d", got, r.InProgress("u"))
-				}
-			})
-		}
-	}
-}
-
 // TestPlacesWhenTheLimitsChange has the limit of a user whose HAProxy has 5 places change,
 // or the number of instances.
 func TestPlacesWhenTheLimitsChange(t *testing.T) {
@@ -422,26 +318,6 @@ func TestPlacesWhenTheLimitsChange(t *testing.T) {
 				r.wantWithdraw(3000, tt.want...)
 				r.bound("until they are", 5)
 			})
-		}
-	}
-}
-
-// TestPlacesNoLongerAlone has a lone instance register what its HAProxy may admit, unless
-// it soon hears that nothing of it is in use.
-func TestPlacesNoLongerAlone(t *testing.T) {
-	for _, rest := range []int{-1, 0, 3} {
-		limit := 10
-		r := newCreditRig(t, 1, &limit)
-		r.start(0, 1)
-		r.Lend(ms(0), "u")
-		r.rest(100)
-		r.Cluster(ms(3000), 2, 0)
-		if rest >= 0 {
-			r.Withdrawn(ms(3050), "u", rest)
-		}
-		r.pass(3050, 3300)
-		if got, want := r.pool["me"].Active, map[int]int{-1: 5, 0: 0, 3: 3}[rest]; got != want {
-			t.Errorf("%d left of the places: the pool hears of %d, want %d", rest, got, want)
 		}
 	}
 }
@@ -496,19 +372,60 @@ func TestPlacesOfTooMany(t *testing.T) {
 	}
 }
 
-// TestPlacesOfAClockSetBack has what is known of places move with the clock.
-func TestPlacesOfAClockSetBack(t *testing.T) {
-	limit := 10
-	const back = 3_600_000
-	for _, resting := range []bool{false, true} {
-		r := newCreditRig(t, 1, &limit)
-		r.start(0, 1)
-		r.Lend(ms(0), "u")
-		if resting {
-			r.rest(100)
+// TestPlacesUnknown has HAProxy say that it has places which this agent never lent.
+func TestPlacesUnknown(t *testing.T) {
+	limit := 100
+	for _, tt := range []struct{ instances, bound int }{{1, 75 + 1}, {2, 48 + 1}} {
+		r := newCreditRig(t, tt.instances, &limit)
+		p := places{true, 2, 75}
+		if tt.instances > 1 {
+			p.Places = 12
 		}
-		r.Tick(ms(4000 - back))
-		r.Recall(ms(4100-back), "u")
-		r.wantWithdraw(4100-back, "u")
+		if got, _ := r.ask(0, 100, count{}, p); got != "yes" {
+			t.Errorf("%d instances: %s, want yes", tt.instances, got)
+		}
+		r.wantWithdraw(0, "u")
+		r.bound("all that it may have admitted", tt.bound)
+		r.Withdrawn(ms(1), "u", 1)
+		r.bound("it was counted", 2) // it may have been tracked after the count was read
+		r.Withdrawn(ms(6), "u", 0)
+		r.bound("one is in progress", 1)
 	}
+}
+
+// TestPlacesForgotten has HAProxy not know of places that were lent.
+func TestPlacesForgotten(t *testing.T) {
+	limit := 10
+	r := newCreditRig(t, 1, &limit)
+	r.wantAsk(0, places{}, "yes")
+	r.Lend(ms(0), "u")
+	r.wantAsk(99, places{}, "yes")
+	r.Tick(ms(200))
+	r.wantWithdraw(200)
+	r.wantAsk(201, places{}, "yes")
+	r.wantWithdraw(201, "u")
+	r.Withdrawn(ms(202), "u", 0)
+	r.bound("three", 3)
+}
+
+// TestPlacesWithdrawnUnasked has the daemon withdraw by itself.
+func TestPlacesWithdrawnUnasked(t *testing.T) {
+	limit := 10
+	r := newCreditRig(t, 1, &limit)
+	r.wantAsk(0, places{}, "yes")
+	r.Lend(ms(0), "u")
+	r.Withdrawn(ms(1), "u", 0)
+	r.bound("at once, when HAProxy has not tracked the first one yet", 1)
+	r.wantAsk(2, places{}, "yes")
+	r.bound("a second one", 2)
+	r.Tick(ms(105))
+	r.wantWithdraw(105)
+	r.Progress(ms(107), "u", 10, count{Tracked: 2})
+	r.bound("all has ended", 0)
+
+	r.wantAsk(6000, places{}, "yes")
+	r.Lend(ms(6000), "u")
+	r.Withdrawn(ms(6200), "u", 4)
+	r.wantWithdraw(6200)
+	r.bound("four, of which one may have been asked about", 5)
 }

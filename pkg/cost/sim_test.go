@@ -1,7 +1,6 @@
 package cost_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -347,38 +346,4 @@ func TestClusterForgets(t *testing.T) {
 			t.Fatalf("a request of a whole limit, hours later: %+v, want it allowed", r.verdict)
 		}
 	})
-}
-
-// While Redis is lost, all agents together charge the limit at most, and the pools hear of
-// all of it when they are back.
-func TestClusterWithoutRedis(t *testing.T) {
-	for _, n := range []int{1, 2, 4} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) {
-				c := newCluster(t, n, tokens(101, 1000))
-				for i, a := range c.agents {
-					a.Lost(c.now, true)
-					for range 30 {
-						estimate := rapid.Int64Range(1, 40).Draw(t, "estimate")
-						c.start(i, "alice", estimate, estimate)
-					}
-				}
-				c.check2()
-				for _, a := range c.agents {
-					a.Lost(c.now, false)
-				}
-				c.quiesce()
-				c.check()
-			})
-		})
-	}
-}
-
-// check2 holds what runs to the limits.
-func (c *cluster) check2() {
-	for p, sum := range c.sums(func(r *request) int64 { return r.estimate }) {
-		if sum > c.limitOf(p) {
-			c.Fatalf("without Redis %+v was charged %d, want %d at most", p, sum, c.limitOf(p))
-		}
-	}
 }

@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -63,26 +62,5 @@ func TestMatcherDoesNotAllocate(t *testing.T) {
 		if n := testing.AllocsPerRun(10, func() { m.bestMatch(name) }); n != 0 {
 			t.Errorf("match(%q) allocates %v times, want 0", name, n)
 		}
-	}
-}
-
-// BenchmarkMatch asks 10 000 patterns of each kind that has an order, and as many
-// odd ones as may be, for a name that none matches.
-func BenchmarkMatch(b *testing.B) {
-	for name, form := range map[string]string{"prefix": "team-%d-*", "suffix": "*-bot-%d", "odd": "a*%d*z"} {
-		n := 10_000
-		if name == "odd" {
-			n = 256
-		}
-		patterns := make([]string, n)
-		for i := range patterns {
-			patterns[i] = fmt.Sprintf(form, i)
-		}
-		m := newMatcher(patterns)
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				m.bestMatch("team-5000")
-			}
-		})
 	}
 }

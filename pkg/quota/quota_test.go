@@ -98,15 +98,3 @@ func TestOwnDoesNotAllocate(t *testing.T) {
 		t.Errorf("Own allocates %v times, want 0", got)
 	}
 }
-
-func BenchmarkOwn(b *testing.B) {
-	n, at := New(100_000, time.Minute), time.Unix(1_760_000_000, 0)
-	names := make([]string, 1<<17)
-	for i := range names {
-		names[i] = strconv.Itoa(i)
-	}
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		n.Own(at, names[i%len(names)])
-	}
-}

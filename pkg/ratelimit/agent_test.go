@@ -599,3 +599,65 @@ func BenchmarkAgentStart(b *testing.B) {
 		})
 	}
 }
+
+func TestAgentLost(t *testing.T) {
+	key := ratelimit.Key{Class: "GET", User: "u"}
+	admit := func(a *ratelimit.Agent, at time.Time, limit int) (n int) {
+		for range 3 * limit {
+			v, w := a.Start(at, "u", get(limit), ratelimit.NoCredit)
+			if w != nil {
+				panic("a request waited for a lost pool")
+			}
+			if v.Allowed {
+				n++
+			}
+		}
+		return n
+	}
+	t.Run("a hot key keeps its part of the limit, in sum the whole", func(t *testing.T) {
+		sum := 0
+		for rank := range 3 {
+			a := ratelimit.NewAgent(ratelimit.Config{})
+			a.Cluster(t0.Add(-2*time.Second), 3, rank)
+			a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
+			a.MarkHot(ms(0), key, ms(3000), 3)
+			a.Lost(ms(10), true)
+			sum += admit(a, ms(1000), 10)
+		}
+		if sum != 10 {
+			t.Errorf("three agents admit %d, want 10", sum)
+		}
+	})
+	t.Run("another keeps the whole, until it is refused", func(t *testing.T) {
+		first, then := 0, 0
+		for rank := range 3 {
+			a := ratelimit.NewAgent(ratelimit.Config{})
+			a.Cluster(t0.Add(-2*time.Second), 3, rank)
+			a.Lost(ms(10), true)
+			first += admit(a, ms(1000), 10)
+			then += admit(a, ms(2000), 10)
+		}
+		if first != 30 || then != 10 {
+			t.Errorf("three agents admit %d in the first second and %d in the next, want 30 and 10", first, then)
+		}
+	})
+	t.Run("one below it keeps the whole", func(t *testing.T) {
+		a := shared(3)
+		a.Lost(ms(10), true)
+		for second := range 3 {
+			for range 9 {
+				if v, _ := a.Start(ms(1000*second+500), "u", get(10), ratelimit.NoCredit); !v.Allowed {
+					t.Fatalf("refused in second %d, want 9 of 10 admitted", second)
+				}
+			}
+		}
+	})
+	t.Run("whoever waits is decided at once", func(t *testing.T) {
+		a := shared(3)
+		_, w := a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
+		a.Lost(ms(2), true)
+		if out := a.TakeOutput(); len(out.Decided) != 1 || out.Decided[0] != w || !w.Verdict.Allowed {
+			t.Errorf("Decided = %v, verdict %+v, want the one that waited, allowed", out.Decided, w.Verdict)
+		}
+	})
+}

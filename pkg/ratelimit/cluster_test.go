@@ -153,41 +153,6 @@ func per(second, burst, minute, hour int) (rates []limits.Rate) {
 	return rates
 }
 
-// TestClusterWindows has limits over minutes and hours, alone and together. The
-// simulation begins 20 s into a minute and 800 s into an hour.
-func TestClusterWindows(t *testing.T) {
-	for _, l := range []struct {
-		name   string
-		rates  []limits.Rate
-		load   float64 // requests per second
-		refuse bool    // at all
-	}{
-		{"few a minute", per(0, 0, 7, 0), 3, true},
-		{"a minute of many", per(0, 0, 3000, 0), 200, true},
-		{"an hour", per(0, 0, 0, 1000), 40, true},
-		{"a minute used below its limit", per(0, 0, 3000, 0), 40, false},
-		{"all of them", per(20, 0, 600, 900), 50, true},
-		{"a burst, a minute and an hour", per(10, 100, 500, 800), 30, true},
-	} {
-		for _, agents := range []int{1, 4} {
-			t.Run(fmt.Sprintf("%s/%d agents", l.name, agents), func(t *testing.T) {
-				c := scenario{
-					seed: 8, agents: agents, rates: l.rates, seconds: 75, flush: 20 * time.Millisecond,
-					load: even(agents, l.load), rtt: time.Millisecond,
-				}.run()
-				c.check(t, 1, 0.97)
-				refused := 0
-				for _, n := range c.refused {
-					refused += n
-				}
-				if (refused > 0) != l.refuse {
-					t.Errorf("refused %d requests, want some: %v", refused, l.refuse)
-				}
-			})
-		}
-	}
-}
-
 // TestClusterCountsOnce stops the pool for five seconds, after which it hears all that
 // was sent meanwhile, again and again: each request is counted once.
 func TestClusterCountsOnce(t *testing.T) {
@@ -359,4 +324,39 @@ func TestClusterWindowInvariants(t *testing.T) {
 			t.Fatal(p)
 		}
 	})
+}
+
+// TestClusterWindows has limits over minutes and hours, alone and together. The
+// simulation begins 20 s into a minute and 800 s into an hour.
+func TestClusterWindows(t *testing.T) {
+	for _, l := range []struct {
+		name   string
+		rates  []limits.Rate
+		load   float64 // requests per second
+		refuse bool    // at all
+	}{
+		{"few a minute", per(0, 0, 7, 0), 3, true},
+		{"a minute of many", per(0, 0, 3000, 0), 200, true},
+		{"an hour", per(0, 0, 0, 1000), 40, true},
+		{"a minute used below its limit", per(0, 0, 3000, 0), 40, false},
+		{"all of them", per(20, 0, 600, 900), 50, true},
+		{"a burst, a minute and an hour", per(10, 100, 500, 800), 30, true},
+	} {
+		for _, agents := range []int{1, 4} {
+			t.Run(fmt.Sprintf("%s/%d agents", l.name, agents), func(t *testing.T) {
+				c := scenario{
+					seed: 8, agents: agents, rates: l.rates, seconds: 75, flush: 20 * time.Millisecond,
+					load: even(agents, l.load), rtt: time.Millisecond,
+				}.run()
+				c.check(t, 1, 0.97)
+				refused := 0
+				for _, n := range c.refused {
+					refused += n
+				}
+				if (refused > 0) != l.refuse {
+					t.Errorf("refused %d requests, want some: %v", refused, l.refuse)
+				}
+			})
+		}
+	}
 }

@@ -528,3 +528,37 @@ func TestAgentBurstThatIsTakenAway(t *testing.T) {
 		t.Errorf("of the account %d are taken, want the 3 that were admitted", a.Total)
 	}
 }
+
+func TestAgentLongClockSetBack(t *testing.T) {
+	for _, back := range []time.Duration{30 * time.Second, 10 * time.Minute, 2 * time.Hour} {
+		r := newRig(2, per(0, 0, 0, 10))
+		r.at = h0.Add(3500 * time.Second)
+		n := r.admitted(6, 100*time.Millisecond)
+		r.at = r.at.Add(-back)
+		r.pass(10 * time.Millisecond)
+		hour := r.at.Unix() / 3600
+		if hour != h0.Unix()/3600 {
+			n = 0
+		}
+		if n += r.admitted(20, 100*time.Millisecond); n != 10 {
+			t.Errorf("set back by %v: admitted %d in the hour, want 10", back, n)
+		}
+		if r.pass(7 * time.Second); r.KnownUsers() != 0 {
+			t.Errorf("set back by %v: %d users known 7 s after the last request, want 0", back, r.KnownUsers())
+		}
+	}
+}
+
+func TestAgentThatHasLeftGivesBackWhatComesLate(t *testing.T) {
+	r := newRig(2, per(0, 0, 100, 0))
+	_, w := r.Start(r.at, "u", r.rates, ratelimit.NoCredit)
+	asks := r.Collect(r.at, true, nil)
+	if v := r.Timeout(r.at, w); !v.Allowed || len(asks) != 1 {
+		t.Fatalf("verdict %+v, asked %+v, want one admitted without an answer", v, asks)
+	}
+	r.Leave()
+	r.Reply(r.at, asks[0], r.take(r.at, asks[0]))
+	if r.talk(); r.total(limits.Minute) != 1 {
+		t.Errorf("taken from the pool: %d, want the 1 that was admitted", r.total(limits.Minute))
+	}
+}
