@@ -26,8 +26,8 @@ type told struct {
 	asked string
 }
 
-func (a *told) User(name string) api.User {
-	a.asked = fmt.Sprintf("%q", name)
+func (a *told) User(who api.Who) api.User {
+	a.asked = fmt.Sprintf("%q", who.User)
 	return a.user
 }
 

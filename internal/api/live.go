@@ -9,6 +9,28 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
+// Who is a user who is asked about.
+type Who struct {
+	User  string
+	IsKey bool // User is the user's key, not the name
+}
+
+// Key is the user's wire key.
+func (w Who) Key() string {
+	if w.IsKey {
+		return w.User
+	}
+	return limits.KeyOf(w.User)
+}
+
+// Name is the user as answers show them.
+func (w Who) Name() Name {
+	if w.IsKey {
+		return NameOfKey(w.User)
+	}
+	return NameOfUser(w.User)
+}
+
 // Question is what a stream of live answers is about.
 type Question struct {
 	Sort  Sort

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
@@ -49,38 +48,30 @@ func (p *Polygen) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
 	return out
 }
 
-// User returns what is known of a user, given by name.
-func (p *Polygen) User(name string) api.User {
-	set := p.set.Load()
-	out := p.UserOfKey(limits.KeyOf(name))
-	out.Name = api.NameOfUser(name)
-	tellOrigin(limitfile.OriginOf(set, name), &out)
-	return out
-}
-
-// UserOfKey returns what is known of a user, given by the key that the cluster knows.
-func (p *Polygen) UserOfKey(key string) api.User {
-	p.recallCosts(key)
+// User returns what is known of a user.
+func (p *Polygen) User(who api.Who) api.User {
+	p.recallCosts(who.Key())
 	u := p.lockUsers()
-	out := u.view.User(p.clock.Now(), key)
+	out := u.view.User(p.clock.Now(), who.Key())
 	u.mu.Unlock()
-	out.From = p.answerHead()
+	p.completeUser(who, &out)
 	return out
 }
 
-// History returns what a user, given by name, used in the last seconds. It is kept from the first question on.
-func (p *Polygen) History(name string) api.History {
-	out := p.HistoryOfKey(limits.KeyOf(name))
-	out.Name = api.NameOfUser(name)
-	return out
+// completeUser adds the head of an answer about a user, and where the limits of a user given by name come from.
+func (p *Polygen) completeUser(who api.Who, out *api.User) {
+	out.From, out.Name = p.answerHead(), who.Name()
+	if !who.IsKey {
+		tellOrigin(limitfile.OriginOf(p.set.Load(), who.User), out)
+	}
 }
 
-// HistoryOfKey is History of a user given by the key that the cluster knows.
-func (p *Polygen) HistoryOfKey(key string) api.History {
+// History returns what a user used in the last seconds. It is kept from the first question on.
+func (p *Polygen) History(who api.Who) api.History {
 	u := p.lockUsers()
-	out := u.view.History(p.clock.Now(), key)
+	out := u.view.History(p.clock.Now(), who.Key())
 	u.mu.Unlock()
-	out.From = p.answerHead()
+	out.From, out.Name = p.answerHead(), who.Name()
 	return out
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/redisbus"
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 const (
@@ -73,28 +72,19 @@ func (m *metrics) countEvents(tiers map[string]bool, of redisbus.EventsOf) {
 	m.clusterEnded.WithLabelValues(tier).Add(float64(of.Ends))
 }
 
-// Events returns what started and ended of a user, by their name, in the last seconds.
-// The error is a api.ErrUnavailable if Redis does not answer.
-func (p *Polygen) Events(ctx context.Context, name string) (api.Events, error) {
-	out, err := p.EventsOfKey(ctx, limits.KeyOf(name))
-	if err == nil {
-		out.Name = api.NameOfUser(name)
-	}
-	return out, err
-}
-
-// EventsOfKey is Events, by the key that the cluster knows the user by.
-func (p *Polygen) EventsOfKey(ctx context.Context, key string) (api.Events, error) {
+// Events returns what started and ended of a user in the last seconds. The error is an api.ErrUnavailable if Redis does not
+// answer.
+func (p *Polygen) Events(ctx context.Context, who api.Who) (api.Events, error) {
 	end := p.lastTold()
 	seconds := make([]int64, eventSeconds)
 	for i := range seconds {
 		seconds[i] = end - eventSeconds + 1 + int64(i)
 	}
-	all, err := p.options.Bus.UserEvents(ctx, key, seconds)
+	all, err := p.options.Bus.UserEvents(ctx, who.Key(), seconds)
 	if err != nil {
 		return api.Events{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
-	out := api.Events{From: p.answerHead(), Name: api.NameOfKey(key), Begin: seconds[0], Step: 1, Started: []api.ClassEvents{}, Ended: make([]int64, eventSeconds)}
+	out := api.Events{From: p.answerHead(), Name: who.Name(), Begin: seconds[0], Step: 1, Started: []api.ClassEvents{}, Ended: make([]int64, eventSeconds)}
 	for i, of := range all {
 		out.Ended[i] = of.Ends
 		for _, c := range of.Classes {

@@ -80,7 +80,7 @@ func TestEventsOfAUser(t *testing.T) {
 	if err := b.AddEvents(t.Context(), "one", redisbus.Events{Second: second, Users: []redisbus.EventsOf{of}}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := g.Events(t.Context(), "alice")
+	got, err := g.Events(t.Context(), api.Who{User: "alice"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,12 +96,12 @@ func TestEventsOfAUser(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("Events (-want +got):\n%s", diff)
 	}
-	if got, err := g.Events(t.Context(), "bob"); err != nil || len(got.Started) > 0 || len(got.Ended) != eventSeconds {
+	if got, err := g.Events(t.Context(), api.Who{User: "bob"}); err != nil || len(got.Started) > 0 || len(got.Ended) != eventSeconds {
 		t.Errorf("Events of another user = %+v, %v", got, err)
 	}
 	gone := newGenerator(t, "127.0.0.1:1", "one", nil)
 	gone.set.Store(set)
-	if _, err := gone.Events(t.Context(), "alice"); !errors.Is(err, api.ErrUnavailable) {
+	if _, err := gone.Events(t.Context(), api.Who{User: "alice"}); !errors.Is(err, api.ErrUnavailable) {
 		t.Errorf("Events without Redis = %v, want %v", err, api.ErrUnavailable)
 	}
 }

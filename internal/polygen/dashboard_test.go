@@ -94,8 +94,8 @@ func TestAnswersOfNobody(t *testing.T) {
 			t.Errorf("User(%.20q) = %+v, want the default tier's limits and no use", tt.name, u)
 		}
 	}
-	if u := g.UserOfKey(limits.Key(long)); u.Href != "/api/v1/users/"+limits.Key(long)+"?by=key" {
-		t.Errorf("UserOfKey() = %+v, want the link by=key", u)
+	if u := g.Polygen.User(api.Who{User: limits.Key(long), IsKey: true}); u.Href != "/api/v1/users/"+limits.Key(long)+"?by=key" {
+		t.Errorf("User() of a key = %+v, want the link by=key", u)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 const (
@@ -108,11 +107,7 @@ func (p *Polygen) answer(q api.Question, age time.Duration) *api.Message {
 	u.mu.Unlock()
 	a.From = p.answerHead()
 	if a.User != nil {
-		a.User.From = a.From
-		if !q.IsKey {
-			a.User.Name = api.NameOfUser(q.User)
-			tellOrigin(limitfile.OriginOf(p.set.Load(), q.User), a.User)
-		}
+		p.completeUser(api.Who{User: q.User, IsKey: q.IsKey}, a.User)
 	}
 	return &api.Message{Event: "live", Value: a}
 }

@@ -249,7 +249,7 @@ func TestHistories(t *testing.T) {
 	if h := g.History("a/b"); h.User != "a/b" || h.Href != "/api/v1/users/a%2Fb" || len(h.Limits) != 3 || len(h.Down) != 1 {
 		t.Errorf("History(a/b) = %+v, want one sample", h)
 	}
-	if key := g.HistoryOfKey("mover"); len(key.Limits) != 2 || key.Href != "/api/v1/users/mover" {
-		t.Errorf("HistoryOfKey(mover) = %+v, want two limits", key)
+	if key := g.Polygen.History(api.Who{User: "mover", IsKey: true}); len(key.Limits) != 2 || key.Href != "/api/v1/users/mover" {
+		t.Errorf("History() of the key mover = %+v, want two limits", key)
 	}
 }

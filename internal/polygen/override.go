@@ -86,16 +86,10 @@ func (p *Polygen) tellOverride(o limits.Override, note string) {
 
 // Unblock lets a user in by hand: polygen forgets that the user is blocked, and tells the instances.
 func (p *Polygen) Unblock(ctx context.Context, a api.OverrideRequest) (api.Unblocked, error) {
-	key := a.User
-	if !a.IsKey {
-		key = limits.KeyOf(a.User)
-	}
-	u := p.UserOfKey(key)
-	out := api.Unblocked{From: u.From, Name: u.Name, InProgress: u.InProgress, Max: p.set.Load().User(key).Concurrent}
-	if !a.IsKey {
-		out.Name = api.NameOfUser(a.User)
-	}
-	err := p.letIn(ctx, key)
+	who := api.Who{User: a.User, IsKey: a.IsKey}
+	u := p.User(who)
+	out := api.Unblocked{From: u.From, Name: u.Name, InProgress: u.InProgress, Max: p.set.Load().User(who.Key()).Concurrent}
+	err := p.letIn(ctx, who.Key())
 	out.Sent = err == nil
 	out.Note = unblockNote(u, out)
 	p.auditWrite(a, time.Time{}, nil, err)

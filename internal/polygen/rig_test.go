@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/internal/redisbus/embedded"
 
@@ -155,6 +156,10 @@ func (g *generator) sendPolicies(ctx context.Context) {
 		<-sent
 	}
 }
+
+// User and History are by name.
+func (g *generator) User(name string) api.User       { return g.Polygen.User(api.Who{User: name}) }
+func (g *generator) History(name string) api.History { return g.Polygen.History(api.Who{User: name}) }
 
 func (g *generator) write(t testing.TB, text string) {
 	t.Helper()

@@ -42,8 +42,7 @@ import (
 type API interface {
 	Users(by api.Sort, n int) api.Users
 	UnknownUsers(by api.Sort, n int) api.UnknownUsers
-	User(name string) api.User
-	UserOfKey(key string) api.User
+	User(who api.Who) api.User
 	Instances() api.Instances
 	Jobs(ctx context.Context, n int) api.Jobs
 	Job(ctx context.Context, id int64) (api.Job, error)
@@ -115,15 +114,11 @@ func serveAPI(mux *http.ServeMux, source API) {
 	})
 	// Not "users/{user}", which a user called "/" would not match.
 	get("users/", func(r *http.Request) (any, error) {
-		u, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/users/"), r.URL.Query())
-		switch {
-		case err != nil:
+		who, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/users/"), r.URL.Query())
+		if err != nil {
 			return nil, err
-		case u.isKey:
-			return source.UserOfKey(u.user), nil
-		default:
-			return source.User(u.user), nil
 		}
+		return source.User(who), nil
 	})
 	get("jobs", func(r *http.Request) (any, error) {
 		n, err := parseLength(r.URL.Query())
@@ -203,31 +198,25 @@ func validOrder(by api.Sort, orders []api.Sort) bool {
 	return slices.Contains(orders, anyCost) && unit != "" && len(unit) <= 24 && strings.Trim(unit, "abcdefghijklmnopqrstuvwxyz0123456789_-") == ""
 }
 
-// question is the user who is asked about.
-type question struct {
-	user  string
-	isKey bool // user is the key, not the name
-}
-
-// parseUser reads a question from the rest of a path, which is escaped, and the query.
-func parseUser(path string, q url.Values) (question, error) {
+// parseUser reads a user from the rest of a path, which is escaped, and the query.
+func parseUser(path string, q url.Values) (api.Who, error) {
 	// From the path as it was sent: net/http has unescaped what it shows, and a user may be called "a/b".
 	user, err := url.PathUnescape(path)
 	if err != nil || strings.Contains(path, "/") {
-		return question{}, fmt.Errorf("%.60q is no user's name: want it with a slash as %%2F, and every other byte escaped that needs it", path)
+		return api.Who{}, fmt.Errorf("%.60q is no user's name: want it with a slash as %%2F, and every other byte escaped that needs it", path)
 	}
-	u := question{user: user}
+	u := api.Who{User: user}
 	// A key may look like a name.
 	switch by := q.Get("by"); by {
 	case "", "name":
 	case "key":
-		u.isKey = true
+		u.IsKey = true
 	default:
-		return question{}, fmt.Errorf("unknown by %.40q (valid: name, key)", by)
+		return api.Who{}, fmt.Errorf("unknown by %.40q (valid: name, key)", by)
 	}
 	// Longer names no request can have. Without a bound each question could cost megabytes.
 	if user == "" || len(user) > maxName {
-		return question{}, fmt.Errorf("a user's name of %d bytes: want 1 to %d", len(user), maxName)
+		return api.Who{}, fmt.Errorf("a user's name of %d bytes: want 1 to %d", len(user), maxName)
 	}
 	return u, nil
 }

@@ -31,14 +31,17 @@ func (e *echo) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
 	return api.UnknownUsers{Sort: by, Users: []api.Unknown{}}
 }
 
-func (e *echo) User(name string) api.User {
-	e.asked = fmt.Sprintf("user %q", name)
-	return api.User{Name: api.Name{User: name}}
+// shown is how the fake notes a user.
+func shown(who api.Who) string {
+	if who.IsKey {
+		return fmt.Sprintf("key %q", who.User)
+	}
+	return fmt.Sprintf("%q", who.User)
 }
 
-func (e *echo) UserOfKey(key string) api.User {
-	e.asked = fmt.Sprintf("key %q", key)
-	return api.User{Name: api.Name{User: key}}
+func (e *echo) User(who api.Who) api.User {
+	e.asked = strings.TrimPrefix("user "+shown(who), map[bool]string{true: "user "}[who.IsKey])
+	return api.User{Name: api.Name{User: who.User}}
 }
 
 func (e *echo) Instances() api.Instances {
@@ -72,26 +75,16 @@ func (e *echo) Policies(f api.Filter) (<-chan *api.Message, func(), error) {
 	return nothing, func() { e.asked += ", stopped" }, nil
 }
 
-func (e *echo) History(name string) api.History {
-	e.asked = fmt.Sprintf("history of %q", name)
+func (e *echo) History(who api.Who) api.History {
+	e.asked = "history of " + shown(who)
 	return api.History{}
 }
 
-func (e *echo) HistoryOfKey(key string) api.History {
-	e.asked = fmt.Sprintf("history of key %q", key)
-	return api.History{}
-}
-
-func (e *echo) Events(_ context.Context, name string) (api.Events, error) {
-	e.asked = fmt.Sprintf("events of %q", name)
-	if name == "nobody" {
+func (e *echo) Events(_ context.Context, who api.Who) (api.Events, error) {
+	e.asked = "events of " + shown(who)
+	if who.User == "nobody" {
 		return api.Events{}, fmt.Errorf("%w: really", api.ErrUnavailable)
 	}
-	return api.Events{}, nil
-}
-
-func (e *echo) EventsOfKey(_ context.Context, key string) (api.Events, error) {
-	e.asked = fmt.Sprintf("events of key %q", key)
 	return api.Events{}, nil
 }
 

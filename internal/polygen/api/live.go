@@ -15,10 +15,8 @@ import (
 type Live interface {
 	Watch(q api.Question) (answers <-chan *api.Message, stop func(), err error)
 	Policies(f api.Filter) (events <-chan *api.Message, stop func(), err error)
-	History(name string) api.History
-	HistoryOfKey(key string) api.History
-	Events(ctx context.Context, name string) (api.Events, error)
-	EventsOfKey(ctx context.Context, key string) (api.Events, error)
+	History(who api.Who) api.History
+	Events(ctx context.Context, who api.Who) (api.Events, error)
 }
 
 // liveN is the usual number of users in a live list.
@@ -45,33 +43,25 @@ func serveLive(mux *http.ServeMux, live Live) {
 	mux.HandleFunc("GET /api/v1/events/", serveEvents(live))
 	// Not "history/{user}", which a user called "/" would not match.
 	mux.HandleFunc("GET /api/v1/history/", func(w http.ResponseWriter, r *http.Request) {
-		u, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/history/"), r.URL.Query())
-		switch {
-		case err != nil:
+		who, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/history/"), r.URL.Query())
+		if err != nil {
 			daemon.WriteError(w, r, http.StatusBadRequest, err.Error())
-		case u.isKey:
-			daemon.WriteJSON(w, http.StatusOK, live.HistoryOfKey(u.user))
-		default:
-			daemon.WriteJSON(w, http.StatusOK, live.History(u.user))
+			return
 		}
+		daemon.WriteJSON(w, http.StatusOK, live.History(who))
 	})
 }
 
 // serveEvents answers how many requests of one user started and ended.
 func serveEvents(live Live) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		u, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/events/"), r.URL.Query())
+		who, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/events/"), r.URL.Query())
 		if err != nil {
 			daemon.WriteError(w, r, http.StatusBadRequest, err.Error())
 			return
 		}
-		// Answers to questions by name have the name.
-		of := live.Events
-		if u.isKey {
-			of = live.EventsOfKey
-		}
 		// It reads Redis, so it ends when the client goes.
-		events, err := of(r.Context(), u.user)
+		events, err := live.Events(r.Context(), who)
 		if err != nil {
 			daemon.WriteError(w, r, statusOf(err), err.Error())
 			return
@@ -91,11 +81,11 @@ func parseWatch(q url.Values) (api.Question, error) {
 		n = liveN
 	}
 	u, err := parseOptionalUser(q)
-	return api.Question{Sort: by, N: n, User: u.user, IsKey: u.isKey}, err
+	return api.Question{Sort: by, N: n, User: u.User, IsKey: u.IsKey}, err
 }
 
 // parseOptionalUser reads the user of a query, which may have none.
-func parseOptionalUser(q url.Values) (question, error) {
+func parseOptionalUser(q url.Values) (api.Who, error) {
 	// A stream may be about nobody, but a user who is named must be one that there can be.
 	user := q.Get("user")
 	missing := user == ""
@@ -104,7 +94,7 @@ func parseOptionalUser(q url.Values) (question, error) {
 	}
 	u, err := parseUser(url.PathEscape(user), q)
 	if err != nil || missing {
-		return question{}, err
+		return api.Who{}, err
 	}
 	return u, nil
 }
@@ -115,7 +105,7 @@ func parseFilter(q url.Values) (api.Filter, error) {
 	if err != nil {
 		return api.Filter{}, err
 	}
-	f := api.Filter{User: u.user, IsKey: u.isKey}
+	f := api.Filter{User: u.User, IsKey: u.IsKey}
 	f.Kinds, err = parseKinds(q.Get("kind"))
 	return f, err
 }

@@ -350,9 +350,8 @@ func (s sample) Users(by api.Sort, _ int) api.Users {
 func (s sample) UnknownUsers(by api.Sort, _ int) api.UnknownUsers {
 	return sampled(s, func(u *api.UnknownUsers) { u.Sort = by })
 }
-func (s sample) User(string) api.User      { return sampled(s, func(*api.User) {}) }
-func (s sample) UserOfKey(string) api.User { return sampled(s, func(*api.User) {}) }
-func (s sample) Instances() api.Instances  { return sampled(s, func(*api.Instances) {}) }
+func (s sample) User(api.Who) api.User    { return sampled(s, func(*api.User) {}) }
+func (s sample) Instances() api.Instances { return sampled(s, func(*api.Instances) {}) }
 
 func (s sample) Jobs(context.Context, int) api.Jobs {
 	return sampled(s, func(*api.Jobs) {})
@@ -378,14 +377,9 @@ func (s sample) Policies(api.Filter) (<-chan *api.Message, func(), error) {
 	return once("throttle", sampled(s, func(*api.Event) {}))
 }
 
-func (s sample) History(string) api.History      { return sampled(s, func(*api.History) {}) }
-func (s sample) HistoryOfKey(string) api.History { return sampled(s, func(*api.History) {}) }
+func (s sample) History(api.Who) api.History { return sampled(s, func(*api.History) {}) }
 
-func (s sample) Events(context.Context, string) (api.Events, error) {
-	return sampled(s, func(*api.Events) {}), nil
-}
-
-func (s sample) EventsOfKey(context.Context, string) (api.Events, error) {
+func (s sample) Events(context.Context, api.Who) (api.Events, error) {
 	return sampled(s, func(*api.Events) {}), nil
 }
 
@@ -400,7 +394,7 @@ func (full) Policies(api.Filter) (<-chan *api.Message, func(), error) {
 	return nil, nil, errors.New("too many")
 }
 
-func (full) Events(context.Context, string) (api.Events, error) {
+func (full) Events(context.Context, api.Who) (api.Events, error) {
 	return api.Events{}, api.ErrUnavailable
 }
 

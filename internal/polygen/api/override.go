@@ -103,7 +103,7 @@ func readRequest(w http.ResponseWriter, r *http.Request, action api.Action, user
 	// down.
 	who, err := parseUser(user, r.URL.Query())
 	if err == nil {
-		a.User, a.IsKey = who.user, who.isKey
+		a.User, a.IsKey = who.User, who.IsKey
 	}
 	if !daemon.FromOwnOrigin(r) {
 		return a, http.StatusForbidden, daemon.ErrForeignOrigin

@@ -30,9 +30,9 @@ func (f *Fixed) Users(by api.Sort, n int) api.Users {
 	return u
 }
 
-func (f *Fixed) User(name string) api.User {
+func (f *Fixed) User(who api.Who) api.User {
 	u := f.Bob
-	u.Name = api.NameOfUser(name)
+	u.Name = who.Name()
 	return u
 }
 
