@@ -73,7 +73,7 @@ func (p *Polygen) renewLead(ctx context.Context) error {
 	case err != nil:
 		p.metrics.lost.Set(1)
 		p.metrics.leading.Set(0)
-		if before := p.lost.Swap(&err); (before == nil || before == &errNotAsked) && ctx.Err() == nil {
+		if before := p.lost.Swap(&err); before == nil && ctx.Err() == nil {
 			p.options.Logger.Warn("redis cannot be reached: no policies are sent", slog.Any("error", err))
 		}
 		return nil
@@ -84,7 +84,7 @@ func (p *Polygen) renewLead(ctx context.Context) error {
 		p.clock.Sample(asked, time.Now(), now)
 	}
 	p.metrics.lost.Set(0)
-	if before := p.lost.Swap(nil); before != nil && before != &errNotAsked {
+	if before := p.lost.Swap(nil); before != nil {
 		p.options.Logger.Info("redis is back")
 		// It may have been restarted without what it had, and an agent that comes back first would find no limits.
 		p.wantPublication()

@@ -28,8 +28,6 @@ const (
 	overridesPollEvery = 500 * time.Millisecond
 	// overridesKeptLonger is how much longer than the last override the list is kept.
 	overridesKeptLonger = 5 * time.Second
-	// maxOverrideTries bounds the repetitions of a write after a change by another polygen.
-	maxOverrideTries = 3
 )
 
 // overrides are the limits set by hand, and what follows from them and the file. The polygen that leads changes them, in Redis
@@ -211,40 +209,33 @@ func (p *Polygen) changeOverrides(ctx context.Context, change func([]limits.Over
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ctx = context.WithoutCancel(ctx) // the client may go, but the audit needs the outcome
-	for range maxOverrideTries {
-		err := p.fetchOverrides(ctx)
-		if errors.Is(err, redisbus.ErrOverridesChanged) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("%w, and nothing was changed: %w", api.ErrUnavailable, err)
-		}
-		next, err := change(unexpired(h.list, p.clock.Now()))
-		if err != nil {
-			return err
-		}
-		if len(next) > limitfile.MaxOverrides || len(limitfile.EncodeOverrides(next)) > limitfile.MaxOverridesSize {
-			return fmt.Errorf("%w; %d are possible, of %d bytes together", api.ErrFull, limitfile.MaxOverrides, limitfile.MaxOverridesSize)
-		}
-		set, refused := limitfile.WithOverrides(h.file, next)
-		for _, r := range refused {
-			if !containsOverride(h.list, r.Override) { // a former one does not refuse another one
-				return r.Why
-			}
-		}
-		version := nextVersion(h.version, next)
-		err = p.keepOverrides(ctx, version, next)
-		if errors.Is(err, redisbus.ErrOverridesChanged) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("%w, so it is not certain that it was changed; GET /api/v1/overrides tells when it is back: %w", api.ErrUnavailable, err)
-		}
-		h.version, h.list = version, next
-		p.enforce(set, refused)
-		return nil
+	if err := p.fetchOverrides(ctx); err != nil {
+		return fmt.Errorf("%w, and nothing was changed: %w", api.ErrUnavailable, err)
 	}
-	return fmt.Errorf("%w: others change the overrides all the time", api.ErrUnavailable)
+	next, err := change(unexpired(h.list, p.clock.Now()))
+	if err != nil {
+		return err
+	}
+	if len(next) > limitfile.MaxOverrides || len(limitfile.EncodeOverrides(next)) > limitfile.MaxOverridesSize {
+		return fmt.Errorf("%w; %d are possible, of %d bytes together", api.ErrFull, limitfile.MaxOverrides, limitfile.MaxOverridesSize)
+	}
+	set, refused := limitfile.WithOverrides(h.file, next)
+	for _, r := range refused {
+		if !containsOverride(h.list, r.Override) { // a former one does not refuse another one
+			return r.Why
+		}
+	}
+	version := nextVersion(h.version, next)
+	err = p.keepOverrides(ctx, version, next)
+	switch {
+	case errors.Is(err, redisbus.ErrOverridesChanged): // by a polygen that led until now
+		return fmt.Errorf("%w, and has changed the overrides: ask again", api.ErrNotLeading)
+	case err != nil:
+		return fmt.Errorf("%w, so it is not certain that it was changed; GET /api/v1/overrides tells when it is back: %w", api.ErrUnavailable, err)
+	}
+	h.version, h.list = version, next
+	p.enforce(set, refused)
+	return nil
 }
 
 // containsOverride reports whether an override is in a list.

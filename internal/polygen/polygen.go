@@ -1,11 +1,16 @@
-// Package polygen compares the cluster's use with the limits and sends the
-// policies that follow to the agents. It also publishes the limits, so that a
-// fleet never enforces two files.
+// Package polygen compares the cluster's use with the limits, sends the policies that follow to the agents, and publishes the
+// limits. No limit depends on its policies, and what it sends lapses by itself.
 //
-// It works by events: Redis tells it of every change of a pool. Its decisions are made by
-// pkg/ratelimit, pkg/concurrency and pkg/bandwidth. No limit depends on it for safety, and
-// what it sends lapses by itself. Of several polygens one leads, by a lease in Redis. The others are standbys: they
-// receive and decide the same and send nothing, so that one of them takes over within three seconds and knows all users.
+// What must hold:
+//
+//	one polygen leads                  by a lease in Redis; a standby takes over within 2.5 s
+//	a standby                          receives and decides the same, and sends and counts nothing
+//	decisions                          are those of pkg/ratelimit, pkg/concurrency and pkg/bandwidth; one goroutine owns them
+//	policies                           leave at once, in a busy cluster every 10 ms, never in another order than decided
+//	published limits                   are the file's with the overrides by hand, never without
+//	a limit file that does not load    leaves the last good one in force
+//	an override by hand                is in Redis before it is in force; the leader writes again what Redis loses
+//	users and instances                see view; reading them never delays a decision by more than 1000 records
 package polygen
 
 import (
@@ -131,7 +136,6 @@ func New(o Options) (*Polygen, error) {
 		o.Registerer.MustRegister(newUserCollector(p, o.UserMetrics))
 	}
 	p.metrics.limitsInForce(p.set.Load().Version())
-	p.lost.Store(&errNotAsked)
 	p.overrides = newOverrides(o.Limits.Set(), o.Registerer)
 	return p, nil
 }
@@ -192,23 +196,22 @@ func pass(ctx context.Context, to chan<- redisbus.Event, e redisbus.Event) {
 
 // Ready reports why polygen does not work, or nil. A standby is ready.
 func (p *Polygen) Ready() error {
+	if why := p.cutOff(); why != nil {
+		return why
+	}
+	if p.lead.Load() == nil {
+		return errors.New("redis cannot be reached: not asked yet")
+	}
+	return nil
+}
+
+// cutOff is why polygen has lost Redis, or nil, as before the first answer of Redis.
+func (p *Polygen) cutOff() error {
 	if why := p.lost.Load(); why != nil {
 		return fmt.Errorf("redis cannot be reached: %w", *why)
 	}
 	return nil
 }
-
-// cutOff is why polygen can hear nothing of the agents and tell them nothing, or nil.
-func (p *Polygen) cutOff() error {
-	// One that has not asked Redis yet is not ready, and not cut off either: answers of its first milliseconds
-	// would call a healthy cluster degraded.
-	if why := p.lost.Load(); why != nil && why != &errNotAsked {
-		return p.Ready()
-	}
-	return nil
-}
-
-var errNotAsked = errors.New("not asked yet")
 
 // Reload reads the limit file now.
 func (p *Polygen) Reload() error { return p.options.Limits.Reload() }
