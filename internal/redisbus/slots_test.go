@@ -51,7 +51,7 @@ func slotsIsConcurrencyTake(t *testing.T, s *server) {
 
 		call := func(rt *rapid.T) {
 			instance := rapid.SampledFrom(instances).Draw(rt, "instance")
-			known := rapid.IntRange(0, 6).Draw(rt, "known")
+			known := rapid.OneOf(rapid.IntRange(0, 6), rapid.Just(1000)).Draw(rt, "known")
 			var asks []concurrency.Ask
 			for range rapid.IntRange(1, 6).Draw(rt, "asks") {
 				a := slotAsk.Draw(rt, "ask")

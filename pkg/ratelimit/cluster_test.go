@@ -235,32 +235,6 @@ func TestClusterStandstill(t *testing.T) {
 	}
 }
 
-// saving has seconds of ten times the limit between seconds of a third of it.
-func saving(agents int, limit float64) func(int, int) float64 {
-	return func(second, _ int) float64 {
-		if second%4 == 3 {
-			return 10 * limit / float64(agents)
-		}
-		return limit / 3 / float64(agents)
-	}
-}
-
-func TestClusterBursts(t *testing.T) {
-	for _, l := range []struct{ max, burst int }{{10, 100}, {100, 300}} {
-		limit := float64(l.max)
-		for _, agents := range []int{1, 4} {
-			for name, load := range map[string]func(int, int) float64{
-				"below the limit": even(agents, 0.85*limit), "above it": even(agents, 3*limit), "saving": saving(agents, limit),
-			} {
-				t.Run(fmt.Sprintf("%d and %d/%d agents/%s", l.max, l.burst, agents, name), func(t *testing.T) {
-					c := scenario{seed: 12, agents: agents, rates: per(l.max, l.burst, 0, 0), seconds: 13, load: load, rtt: time.Millisecond}.run()
-					c.check(t, 1, 0.97)
-				})
-			}
-		}
-	}
-}
-
 // TestClusterWindowInvariants runs random sets of limits over the end of an hour,
 // with agents that come and go, and over bad links. See Agent.Timeout.
 func TestClusterWindowInvariants(t *testing.T) {
@@ -357,6 +331,28 @@ func TestClusterWindows(t *testing.T) {
 					t.Errorf("refused %d requests, want some: %v", refused, l.refuse)
 				}
 			})
+		}
+	}
+}
+
+// TestClusterSpentMinuteIsCheap: while a minute is spent, however many requests
+// come, HAProxy refuses most of them, and the pool is asked about once a second.
+func TestClusterSpentMinuteIsCheap(t *testing.T) {
+	for _, agents := range []int{1, 4} {
+		spent := func(seconds int) *cluster {
+			c := scenario{
+				seed: 11, agents: agents, rates: per(0, 0, 50, 0), seconds: seconds, load: even(agents, 500), rtt: time.Millisecond, noHints: true,
+			}.run()
+			c.check(t, 1, 1)
+			return c
+		}
+		before, after := spent(8), spent(38)
+		perSecond := func(a, b int) float64 { return float64(b-a) / 30 / float64(agents) }
+		if n := perSecond(before.entries, after.entries); n > 1.2 {
+			t.Errorf("%d agents: each asks %.2f times a second, want about once", agents, n)
+		}
+		if n := perSecond(before.taught, after.taught); n > 0.25 {
+			t.Errorf("%d agents: each HAProxy is told %.2f times a second, want once in 5 s", agents, n)
 		}
 	}
 }

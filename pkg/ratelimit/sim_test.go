@@ -29,6 +29,7 @@ type cluster struct {
 	refused   map[int64]int
 	asked     int // messages to the pool
 	entries   int
+	taught    int           // entries of HAProxies' tables, lifts included
 	questions map[int64]int // that HAProxies asked
 	natives   int           // requests that HAProxies admitted by themselves
 	lent      int           // credits given
@@ -419,7 +420,7 @@ func (c *cluster) pump(a *agent) {
 	}
 	for _, n := range out.TableEntries {
 		c.After(time.Millisecond, func() { // through the peers session
-
+			c.taught++
 			if n.Lift {
 				delete(a.native, n.Key)
 			} else {

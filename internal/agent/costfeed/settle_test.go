@@ -193,34 +193,6 @@ func TestListenerIgnoresHalfALine(t *testing.T) {
 	}
 }
 
-// Many connections at once, each with more than fits into a batch.
-func TestListenerHearsAll(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, Options{})
-	const connections, each = 16, 3000
-	var wg sync.WaitGroup
-	for i := range connections {
-		wg.Go(func() {
-			var b strings.Builder
-			for n := range each {
-				fmt.Fprintf(&b, "%d 0@%d tokens user%d\n", n+1, n+1, i)
-			}
-			r.say(t, b.String())
-		})
-	}
-	wg.Wait()
-	next := map[string]int64{}
-	heard := r.take()
-	for _, c := range heard {
-		if next[c.User]++; c != (Correction{next[c.User], "tokens", next[c.User], c.User}) {
-			t.Fatalf("heard %v, want number %d of its connection", c, next[c.User])
-		}
-	}
-	if len(heard) != connections*each || r.most > maxBatch {
-		t.Errorf("heard %d corrections, %d at a time, want %d, and %d at a time at most", len(heard), r.most, connections*each, maxBatch)
-	}
-}
-
 // More connections than there may be are closed, and one that ends makes room.
 func TestListenerBoundsConnections(t *testing.T) {
 	t.Parallel()

@@ -320,54 +320,6 @@ func TestRunTwice(t *testing.T) {
 	})
 }
 
-func TestMetrics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		reg := prometheus.NewPedanticRegistry()
-		c, _, accept := testClient(t, func(o *Options) { o.Registerer = reg })
-		f := accept().open()
-		c.Teach("/block", "bob", Values{GPT0: 1}, time.Second)
-		f.want("define /block as 2", "teach 1 bob=1 for 1s")
-		f.send(string(appendUpdate(appendDefinition(nil, active), 1, "bob", 1, 1)) + string(appendAck(nil, 2, 1)))
-		f.want("ack 3/1")
-		synctest.Wait() // for what HAProxy acknowledged
-		want := `
-# HELP sluice_peers_entries Entries that HAProxy is to know and that have not ended, by table.
-# TYPE sluice_peers_entries gauge
-sluice_peers_entries{table="block"} 1
-sluice_peers_entries{table="throttle"} 0
-# HELP sluice_peers_entries_max Entries that each table may have; further ones are dropped.
-# TYPE sluice_peers_entries_max gauge
-sluice_peers_entries_max 200000
-# HELP sluice_peers_acks_total Acknowledgements received from HAProxy; one may stand for many updates.
-# TYPE sluice_peers_acks_total counter
-sluice_peers_acks_total 1
-# HELP sluice_peers_connected 1 while a peers session with HAProxy is established, else 0.
-# TYPE sluice_peers_connected gauge
-sluice_peers_connected 1
-# HELP sluice_peers_dropped_total Entries that HAProxy was not taught, by table and reason: full (the table has too many live ones), late (ended before they could be sent), bad (an impossible table or key, table is none).
-# TYPE sluice_peers_dropped_total counter
-sluice_peers_dropped_total{reason="bad",table="none"} 0
-sluice_peers_dropped_total{reason="full",table="block"} 0
-sluice_peers_dropped_total{reason="full",table="throttle"} 0
-sluice_peers_dropped_total{reason="late",table="block"} 0
-sluice_peers_dropped_total{reason="late",table="throttle"} 0
-# HELP sluice_peers_sessions_total Peers sessions established with HAProxy.
-# TYPE sluice_peers_sessions_total counter
-sluice_peers_sessions_total 1
-# HELP sluice_peers_updates_total Stick table updates exchanged with HAProxy, by direction: learn (from HAProxy) or teach.
-# TYPE sluice_peers_updates_total counter
-sluice_peers_updates_total{direction="learn"} 1
-sluice_peers_updates_total{direction="teach"} 1
-`
-		if err := testutil.GatherAndCompare(reg, strings.NewReader(want)); err != nil {
-			t.Error(err)
-		}
-		if problems, err := testutil.GatherAndLint(reg); len(problems) > 0 || err != nil {
-			t.Errorf("GatherAndLint() = %v, %v", problems, err)
-		}
-	})
-}
-
 // FuzzSession feeds a session whatever HAProxy might send: it must neither
 // panic nor keep more than its bounds.
 func FuzzSession(f *testing.F) {

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"strings"
 	"testing"
 	"time"
 )
@@ -126,38 +125,6 @@ func TestMilliseconds(t *testing.T) {
 			t.Errorf("milliseconds(%v) = %d, want %d", tt.in, got, tt.want)
 		}
 	}
-}
-
-func FuzzReadStatus(f *testing.F) {
-	f.Add("200\n")
-	f.Add("503\n")
-	f.Fuzz(func(t *testing.T, in string) {
-		if err := readStatus(reader([]byte(in))); (err == nil) != strings.HasPrefix(in, "200\n") {
-			t.Fatalf("readStatus(%q) = %v", in, err)
-		}
-	})
-}
-
-func FuzzReadMessage(f *testing.F) {
-	f.Add([]byte{0, 4, 10, 131, 1, 5})
-	f.Add(appendVarint([]byte{10, 128}, 1<<30))
-	f.Fuzz(func(t *testing.T, in []byte) {
-		r := reader(in)
-		var again []byte
-		for {
-			m, err := readMessage(r)
-			if err != nil {
-				break
-			}
-			again = append(again, m.class, m.kind)
-			if m.kind >= 128 {
-				again = append(appendVarint(again, uint64(len(m.body))), m.body...)
-			}
-		}
-		if !bytes.HasPrefix(in, again) {
-			t.Fatalf("messages of %x are %x", in, again)
-		}
-	})
 }
 
 func FuzzAckAndSwitch(f *testing.F) {

@@ -1,7 +1,6 @@
 package runtimeapi
 
 import (
-	"bytes"
 	"fmt"
 	"reflect"
 	"strings"
@@ -118,29 +117,6 @@ func FuzzKeyIsOneWord(f *testing.F) {
 		var e Entry
 		if err := parseEntry([]byte("0x1: key="+haproxyPrints(key)+" use=0 exp=1 gpt0=3"), &e); err != nil || e.Key != key || e.GPT[0] != 3 {
 			t.Fatalf("parseEntry() of the key %q = %+v, %v", key, e, err)
-		}
-	})
-}
-
-// What is read without cutting the line is what is read by cutting it.
-func FuzzNextElement(f *testing.F) {
-	for _, line := range []string{"gpc0=1 gpc1=2 gpt0=4294967295", "gpc=5", "gpc1=1", "gpt0=4294967296", "gpt0=18446744073709551617 ", "gpc18446744073709551616=1",
-		"gpc0=", "gpc0=1x", "gpc0_rate(1000)=2", "gpc00=7", "gpx0=1", "gpc", "gpc0=00000000001", "gpc0=1  gpc1=2"} {
-		f.Add(line)
-	}
-	f.Fuzz(func(t *testing.T, line string) {
-		var e, want Entry
-		for text := []byte(line); ; {
-			left, ok := e.nextElement(text)
-			if !ok {
-				return
-			}
-			field, rest, _ := bytes.Cut(text, []byte{' '})
-			name, value, _ := bytes.Cut(field, []byte{'='})
-			if err := want.setField(name, value); err != nil || !reflect.DeepEqual(e, want) || string(left) != string(rest) {
-				t.Fatalf("nextElement(%q) = %+v and %q, want %+v and %q, %v", text, e, left, want, rest, err)
-			}
-			text = left
 		}
 	})
 }

@@ -630,52 +630,6 @@ func TestServeReturnsWhenTheListenerFails(t *testing.T) {
 	c.wantClosed()
 }
 
-func TestMetrics(t *testing.T) {
-	reg := prometheus.NewPedanticRegistry()
-	s := serveUnix(t, Options{Registerer: reg})
-	c := dial(t, s.addr).greet()
-	c.send(notify(1, message("start")), notify(2, message("start")))
-	c.receive(frameAck)
-	c.receive(frameAck)
-	s.stop()
-	problems, err := testutil.GatherAndLint(reg)
-	if err != nil || len(problems) > 0 {
-		t.Errorf("lint: %v, %v", problems, err)
-	}
-	want := `# HELP sluice_spop_connections Open SPOE connections.
-# TYPE sluice_spop_connections gauge
-sluice_spop_connections 0
-# HELP sluice_spop_frames_total Frames received from HAProxy and accepted; a HELLO that is a health check counts as healthcheck.
-# TYPE sluice_spop_frames_total counter
-sluice_spop_frames_total{type="disconnect"} 0
-sluice_spop_frames_total{type="healthcheck"} 0
-sluice_spop_frames_total{type="hello"} 1
-sluice_spop_frames_total{type="notify"} 2
-# HELP sluice_spop_panics_total Panics recovered; the requests were answered without a verdict.
-# TYPE sluice_spop_panics_total counter
-sluice_spop_panics_total 0
-# HELP sluice_spop_refused_connections_total SPOE connections closed at once because too many were open.
-# TYPE sluice_spop_refused_connections_total counter
-sluice_spop_refused_connections_total 0
-`
-	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "sluice_spop_connections", "sluice_spop_frames_total",
-		"sluice_spop_panics_total", "sluice_spop_refused_connections_total"); err != nil {
-		t.Error(err)
-	}
-	if n, err := testutil.GatherAndCount(reg, "sluice_spop_rejected_total"); err != nil || n != len(rejections) {
-		t.Errorf("%d reasons are exported before anything was rejected (%v), want %d", n, err, len(rejections))
-	}
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == "sluice_spop_handler_seconds" && f.Metric[0].Histogram.GetSampleCount() != 2 {
-			t.Errorf("the histogram has %d samples, want 2", f.Metric[0].Histogram.GetSampleCount())
-		}
-	}
-}
-
 // A memoryConn reads a fixed input in chunks and keeps what is written.
 type memoryConn struct {
 	net.Conn // nil: nothing else may be called
