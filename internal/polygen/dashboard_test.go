@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/redisbus"
@@ -115,26 +114,4 @@ func (b *safeBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
-}
-
-// The metric has the versions of the instances that are there.
-func TestVersionsOfInstances(t *testing.T) {
-	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
-	now := time.Unix(1_800_000_000, 0)
-	version := g.set.Load().Version()
-	g.observe(now, redisbus.Registry{Instances: []string{"one", "two"}, Versions: map[string]string{"one": "old", "two": version}, Now: now})
-	metric := fmt.Sprintf(`
-# HELP sluice_instance_limits_version 1 for the version of the limits that each instance enforces; the version none before it has any.
-# TYPE sluice_instance_limits_version gauge
-sluice_instance_limits_version{agent="one",version="old"} 1
-sluice_instance_limits_version{agent="two",version="%s"} 1
-`, version)
-	if err := testutil.GatherAndCompare(g.registry, strings.NewReader(metric), "sluice_instance_limits_version"); err != nil {
-		t.Error(err)
-	}
-	g.observe(now, redisbus.Registry{Instances: []string{"two"}, Versions: map[string]string{}, Now: now.Add(16 * time.Second)})
-	if err := testutil.GatherAndCompare(g.registry, strings.NewReader(strings.Split(metric, "sluice_instance_limits_version{")[0]+
-		`sluice_instance_limits_version{agent="two",version="none"} 1`+"\n"), "sluice_instance_limits_version"); err != nil {
-		t.Error(err)
-	}
 }

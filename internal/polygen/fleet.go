@@ -16,8 +16,6 @@ const (
 	// goneFor is how long an instance that is gone is shown, and maxGone bounds those.
 	goneFor = 10 * time.Minute
 	maxGone = 100
-	// maxVersions is how many instances have a metric of their version.
-	maxVersions = 1000
 )
 
 // fleet knows which limits the instances enforce, and which instances are gone. The zero value has no instances.
@@ -37,25 +35,18 @@ type member struct {
 // takeRegistry takes the registry: which instances there are, and which limits they enforce.
 func (p *Polygen) takeRegistry(r redisbus.Registry, want string) {
 	u := p.lockUsers()
-	changed := u.fleet.observe(r, want)
+	u.fleet.observe(r, want)
 	instances, behind := u.fleet.counts()
-	if changed {
-		p.metrics.versions.Reset()
-		for _, name := range r.Instances[:min(len(r.Instances), maxVersions)] {
-			p.metrics.versions.WithLabelValues(name, cmp.Or(u.fleet.members[name].version, "none")).Set(1)
-		}
-	}
 	u.mu.Unlock()
 	p.metrics.instances.Set(float64(instances))
 	p.metrics.behind.Set(float64(behind))
 }
 
-// observe takes the registry and the version that all should enforce. It reports whether an instance has another version than
-// before, is new or gone.
-func (f *fleet) observe(r redisbus.Registry, want string) (changed bool) {
+// observe takes the registry and the version that all should enforce.
+func (f *fleet) observe(r redisbus.Registry, want string) {
 	// Ignore a registry older than ours. One that is much older was read after Redis' clock was set back.
 	if back := f.at.Sub(r.Now); back > 0 && back < clockBack {
-		return false
+		return
 	}
 	f.at, f.want = r.Now, want
 	if f.members == nil {
@@ -66,15 +57,13 @@ func (f *fleet) observe(r redisbus.Registry, want string) (changed bool) {
 		if m == nil || !m.gone.IsZero() {
 			m = &member{}
 			f.members[name] = m
-			changed = true
 		}
 		// A published registry has names only. The one that is read twice a second has the rest.
 		if r.Problems != nil {
 			m.problem = r.Problems[name]
 		}
-		if version := r.Versions[name]; r.Versions != nil && version != m.version {
-			m.version = version
-			changed = true
+		if r.Versions != nil {
+			m.version = r.Versions[name]
 		}
 		switch {
 		case m.version == want:
@@ -83,12 +72,11 @@ func (f *fleet) observe(r redisbus.Registry, want string) (changed bool) {
 			m.behind = r.Now
 		}
 	}
-	return f.noteMissing(r) || changed
+	f.noteMissing(r)
 }
 
 // noteMissing notes which instances are not in the registry, and forgets those that have been gone for long or were replaced.
-// It reports whether an instance left.
-func (f *fleet) noteMissing(r redisbus.Registry) (left bool) {
+func (f *fleet) noteMissing(r redisbus.Registry) {
 	// A restarted agent has another random part behind its name.
 	here := make(map[string]bool, len(r.Instances))
 	for _, name := range r.Instances {
@@ -100,13 +88,11 @@ func (f *fleet) noteMissing(r redisbus.Registry) (left bool) {
 		}
 		if m.gone.IsZero() {
 			*m = member{version: m.version, gone: r.Now}
-			left = true
 		}
 		if away := r.Now.Sub(m.gone); away >= goneFor || away < 0 || here[baseName(name)] || len(f.members) > len(r.Instances)+maxGone {
 			delete(f.members, name)
 		}
 	}
-	return left
 }
 
 // baseName is an instance's name without its random part.

@@ -19,55 +19,54 @@ func TestFleet(t *testing.T) {
 		after    time.Duration // since t0
 		versions map[string]string
 		want     string
-		changed  bool
 	}
 	for _, tt := range []struct {
 		name  string
 		steps []step
 		list  []api.Instance
 	}{
-		{"nobody", []step{{0, nil, "v1", false}}, nil},
+		{"nobody", []step{{0, nil, "v1"}}, nil},
 		{"all have the limits", []step{
-			{0, map[string]string{"b": "v1", "a": "v1"}, "v1", true},
-			{10 * time.Second, map[string]string{"b": "v1", "a": "v1"}, "v1", false},
+			{0, map[string]string{"b": "v1", "a": "v1"}, "v1"},
+			{10 * time.Second, map[string]string{"b": "v1", "a": "v1"}, "v1"},
 		}, []api.Instance{{Name: "a", Version: "v1", Current: true}, {Name: "b", Version: "v1", Current: true}}},
 		{"one that comes up has none", []step{
-			{0, map[string]string{"a": ""}, "v1", true},
-			{500 * time.Millisecond, map[string]string{"a": ""}, "v1", false},
+			{0, map[string]string{"a": ""}, "v1"},
+			{500 * time.Millisecond, map[string]string{"a": ""}, "v1"},
 		}, []api.Instance{{Name: "a", Behind: 0.5}}},
 		{"one that is late", []step{
-			{0, map[string]string{"a": "v1", "b": "v1"}, "v1", true},
-			{time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", true},
-			{5900 * time.Millisecond, map[string]string{"a": "v2", "b": "v1"}, "v2", false},
-			{6 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", false},
-			{20 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", false},
+			{0, map[string]string{"a": "v1", "b": "v1"}, "v1"},
+			{time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2"},
+			{5900 * time.Millisecond, map[string]string{"a": "v2", "b": "v1"}, "v2"},
+			{6 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2"},
+			{20 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2"},
 		}, []api.Instance{{Name: "a", Version: "v2", Current: true}, {Name: "b", Version: "v1", Behind: 19}}},
 		{"and is not any more", []step{
-			{0, map[string]string{"a": "v1"}, "v2", true},
-			{5 * time.Second, map[string]string{"a": "v1"}, "v2", false},
-			{6 * time.Second, map[string]string{"a": "v2"}, "v2", true},
-			{7 * time.Second, map[string]string{"a": "v2"}, "v2", false},
+			{0, map[string]string{"a": "v1"}, "v2"},
+			{5 * time.Second, map[string]string{"a": "v1"}, "v2"},
+			{6 * time.Second, map[string]string{"a": "v2"}, "v2"},
+			{7 * time.Second, map[string]string{"a": "v2"}, "v2"},
 		}, []api.Instance{{Name: "a", Version: "v2", Current: true}}},
 		{"one that was late for a moment", []step{
-			{0, map[string]string{"a": "v1"}, "v2", true},
-			{time.Second, map[string]string{"a": "v2"}, "v2", true},
-			{6 * time.Second, map[string]string{"a": "v1"}, "v2", true},
-			{7 * time.Second, map[string]string{"a": "v2"}, "v2", true},
+			{0, map[string]string{"a": "v1"}, "v2"},
+			{time.Second, map[string]string{"a": "v2"}, "v2"},
+			{6 * time.Second, map[string]string{"a": "v1"}, "v2"},
+			{7 * time.Second, map[string]string{"a": "v2"}, "v2"},
 		}, []api.Instance{{Name: "a", Version: "v2", Current: true}}},
 		{"one that left is forgotten", []step{
-			{0, map[string]string{"a": "v1", "b": "v2"}, "v2", true},
-			{10 * time.Second, map[string]string{"b": "v2"}, "v2", true},
-			{11 * time.Second, map[string]string{"a": "v1", "b": "v2"}, "v2", true},
+			{0, map[string]string{"a": "v1", "b": "v2"}, "v2"},
+			{10 * time.Second, map[string]string{"b": "v2"}, "v2"},
+			{11 * time.Second, map[string]string{"a": "v1", "b": "v2"}, "v2"},
 		}, []api.Instance{{Name: "a", Version: "v1"}, {Name: "b", Version: "v2", Current: true}}},
 		{"a registry that was overtaken says nothing", []step{
-			{time.Second, map[string]string{"a": "v2"}, "v2", true},
-			{0, map[string]string{"a": "v1", "b": "v1"}, "v2", false},
+			{time.Second, map[string]string{"a": "v2"}, "v2"},
+			{0, map[string]string{"a": "v1", "b": "v1"}, "v2"},
 		}, []api.Instance{{Name: "a", Version: "v2", Current: true}}},
 		{"a clock that was set back begins anew", []step{
-			{time.Hour, map[string]string{"a": "v1"}, "v2", true},
-			{0, map[string]string{"a": "v1"}, "v2", false},
-			{4 * time.Second, map[string]string{"a": "v1"}, "v2", false},
-			{5 * time.Second, map[string]string{"a": "v1"}, "v2", false},
+			{time.Hour, map[string]string{"a": "v1"}, "v2"},
+			{0, map[string]string{"a": "v1"}, "v2"},
+			{4 * time.Second, map[string]string{"a": "v1"}, "v2"},
+			{5 * time.Second, map[string]string{"a": "v1"}, "v2"},
 		}, []api.Instance{{Name: "a", Version: "v1", Behind: 5}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -82,9 +81,7 @@ func TestFleet(t *testing.T) {
 						}
 					}
 				}
-				if changed := f.observe(r, s.want); changed != s.changed {
-					t.Errorf("after %v: changed %v, want %v", s.after, changed, s.changed)
-				}
+				f.observe(r, s.want)
 			}
 			if diff := cmp.Diff(tt.list, f.instances(), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("instances differ (-want +got):\n%s", diff)
@@ -112,32 +109,30 @@ func TestFleetTellsOfThoseGone(t *testing.T) {
 		return api.Instance{Name: name, Version: "v1", Gone: &when, Problem: "gone: not heard of since " + clock + " UTC"}
 	}
 	for _, tt := range []struct {
-		name    string
-		seen    []redisbus.Registry
-		changed bool // by the last one
-		there   int
-		list    []api.Instance
+		name  string
+		seen  []redisbus.Registry
+		there int
+		list  []api.Instance
 	}{
-		{"one is gone", []redisbus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1")}, true, 1, []api.Instance{gone("a#1", time.Second, "08:00:01"), here("b#1")}},
-		{"since it was missed first", []redisbus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(5*time.Minute, "b#1")}, false, 1,
+		{"one is gone", []redisbus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1")}, 1, []api.Instance{gone("a#1", time.Second, "08:00:01"), here("b#1")}},
+		{"since it was missed first", []redisbus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(5*time.Minute, "b#1")}, 1,
 			[]api.Instance{gone("a#1", time.Second, "08:00:01"), here("b#1")}},
-		{"for ten minutes", []redisbus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(10*time.Minute+time.Second, "b#1")}, false, 1, []api.Instance{here("b#1")}},
-		{"all are gone", []redisbus.Registry{with(0, "a#1"), at(time.Second)}, true, 0, []api.Instance{gone("a#1", time.Second, "08:00:01")}},
-		{"it is back", []redisbus.Registry{with(0, "a#1"), at(time.Second), with(2*time.Second, "a#1")}, true, 1, []api.Instance{here("a#1")}},
-		{"restarted, it has another number", []redisbus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(2*time.Second, "a#2", "b#1")}, true, 2, []api.Instance{here("a#2"), here("b#1")}},
-		{"restarted before it was missed", []redisbus.Registry{with(0, "a#1"), with(time.Second, "a#1", "a#2"), with(2*time.Second, "a#2")}, true, 1, []api.Instance{here("a#2")}},
-		{"without a number", []redisbus.Registry{with(0, "a", "b"), with(time.Second, "b")}, true, 1, []api.Instance{gone("a", time.Second, "08:00:01"), here("b")}},
-		{"the clock was set back", []redisbus.Registry{with(time.Hour, "a#1"), at(time.Hour + time.Second), at(0)}, false, 0, nil},
+		{"for ten minutes", []redisbus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(10*time.Minute+time.Second, "b#1")}, 1, []api.Instance{here("b#1")}},
+		{"all are gone", []redisbus.Registry{with(0, "a#1"), at(time.Second)}, 0, []api.Instance{gone("a#1", time.Second, "08:00:01")}},
+		{"it is back", []redisbus.Registry{with(0, "a#1"), at(time.Second), with(2*time.Second, "a#1")}, 1, []api.Instance{here("a#1")}},
+		{"restarted, it has another number", []redisbus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(2*time.Second, "a#2", "b#1")}, 2, []api.Instance{here("a#2"), here("b#1")}},
+		{"restarted before it was missed", []redisbus.Registry{with(0, "a#1"), with(time.Second, "a#1", "a#2"), with(2*time.Second, "a#2")}, 1, []api.Instance{here("a#2")}},
+		{"without a number", []redisbus.Registry{with(0, "a", "b"), with(time.Second, "b")}, 1, []api.Instance{gone("a", time.Second, "08:00:01"), here("b")}},
+		{"the clock was set back", []redisbus.Registry{with(time.Hour, "a#1"), at(time.Hour + time.Second), at(0)}, 0, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var f fleet
-			var changed bool
 			for _, r := range tt.seen {
-				changed = f.observe(r, "v1")
+				f.observe(r, "v1")
 			}
 			present, behind := f.counts()
-			if diff := cmp.Diff(tt.list, f.instances(), cmpopts.EquateEmpty()); diff != "" || changed != tt.changed || present != tt.there || behind != 0 {
-				t.Errorf("changed %v, want %v; %d there, want %d; %d behind, want 0; instances (-want +got):\n%s", changed, tt.changed, present, tt.there, behind, diff)
+			if diff := cmp.Diff(tt.list, f.instances(), cmpopts.EquateEmpty()); diff != "" || present != tt.there || behind != 0 {
+				t.Errorf("%d there, want %d; %d behind, want 0; instances (-want +got):\n%s", present, tt.there, behind, diff)
 			}
 		})
 	}

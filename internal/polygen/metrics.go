@@ -23,7 +23,6 @@ type metrics struct {
 	lost           prometheus.Gauge
 	instances      prometheus.Gauge
 	behind         prometheus.Gauge
-	versions       *prometheus.GaugeVec // agent, version
 	limitsInfo     *prometheus.GaugeVec // version
 	usersSeen      prometheus.Gauge
 }
@@ -55,8 +54,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			"Instances in the cluster, as polygen sees it."),
 		behind: f.Gauge("sluice_instances_behind",
 			"Instances that enforce another version of the limits than this polygen has."),
-		versions: f.Gauges("sluice_instance_limits_version",
-			"1 for the version of the limits that each instance enforces; the version none before it has any.", "agent", "version"),
 		limitsInfo: f.Gauges("sluice_polygen_limits_info",
 			"The version of the limits that polygen decides by, value 1.", "version"),
 		usersSeen: f.Gauge("sluice_seen_users",
