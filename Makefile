@@ -146,7 +146,7 @@ bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost 
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchtime 1x ./bench; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -skip Accuracy -benchtime 40000x ./haproxy; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -skip CPU -benchtime 1x ./haproxy
-	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchmem ./pkg/limits ./pkg/limits/limitfile ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./internal/polygen/view ./internal/agent ./internal/agent/spop ./internal/redisbus
+	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchmem ./pkg/limits/limitfile ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./internal/polygen/view ./internal/agent ./internal/agent/spop ./internal/redisbus
 	@scripts/setup postgresql
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' ./pkg/jobs/...
 	for module in $(QUEUES); do (cd $$module && $(GO) test -count=1 -timeout 30m -run '^$$' -bench '$(RUN)' -benchtime 1x .); done

@@ -164,28 +164,6 @@ func TestNamesOfOneProcessDiffer(t *testing.T) {
 	}
 }
 
-func TestEndsWithoutRedis(t *testing.T) {
-	t.Parallel()
-	redis := testkit.FreeAddr(t)
-	p, admin, _ := start(t, redis)
-	testkit.Eventually(t, "it says that Redis is away", func() error {
-		status, body, err := ask("GET", admin, "/-/ready")
-		if err == nil && (status != 503 || body != "redis cannot be reached (the log says why)\n") {
-			err = fmt.Errorf("GET /-/ready = %d %q", status, body)
-		}
-		if err == nil && !strings.Contains(p.Output(), redis+": connect: connection refused") {
-			err = fmt.Errorf("the log does not say why: %s", p.Output())
-		}
-		return err
-	})
-	if err := p.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Wait(); err != nil {
-		t.Errorf("it ended with %v, want exit code 0", err)
-	}
-}
-
 func TestTellsSystemd(t *testing.T) {
 	t.Parallel()
 	testkit.TellsSystemd(t, func(redis string, env ...string) *testkit.Process {

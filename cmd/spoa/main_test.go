@@ -116,24 +116,6 @@ func TestWaitsForLimitsUntilItIsTold(t *testing.T) {
 	}
 }
 
-func TestEndsWithoutRedis(t *testing.T) {
-	t.Parallel()
-	redis := testkit.FreeAddr(t)
-	p, _, _ := start(t, redis, "SLUICE_LOG_FORMAT=json")
-	testkit.Eventually(t, "the log tells of Redis", func() error {
-		if out := p.Output(); !strings.Contains(out, `"msg":"waiting"`) || !strings.Contains(out, redis+": connect: connection refused") {
-			return errors.New(out)
-		}
-		return nil
-	})
-	if err := p.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Wait(); err != nil {
-		t.Errorf("it ended with %v, want exit code 0", err)
-	}
-}
-
 func TestTellsSystemd(t *testing.T) {
 	t.Parallel()
 	testkit.TellsSystemd(t, func(redis string, env ...string) *testkit.Process {

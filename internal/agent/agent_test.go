@@ -259,33 +259,6 @@ func TestAgentsKnowEachOther(t *testing.T) {
 	gauge(t, "a is alone again", a.metrics.instances, 1)
 }
 
-func TestAgentFollowsTheLimits(t *testing.T) {
-	t.Parallel()
-	s := serve(t, redis(t), "a", nil)
-	if got := text(s.Ready()); got != "no limits yet: is polygen running?" {
-		t.Errorf("Ready() without limits = %q", got)
-	}
-	publish(t, s.bus, version(t, testLimits), testLimits)
-	s.inForce(t, testLimits)
-
-	// The subscription may begin after the first; from here on the message tells.
-	changed := strings.Replace(testLimits, "GET: 4", "GET: 5", 1)
-	publish(t, s.bus, version(t, changed), changed)
-	s.inForce(t, changed)
-
-	publish(t, s.bus, "broken", "version: 2\n")
-	testkit.Eventually(t, "the broken ones are counted", func() error {
-		if testutil.ToFloat64(s.metrics.limitErrors.WithLabelValues(redisbus.InvalidLimits)) < 1 { // more often if it subscribes anew
-			return errors.New("they are not")
-		}
-		return nil
-	})
-	s.inForce(t, changed)
-
-	publish(t, s.bus, version(t, testLimits), testLimits)
-	s.inForce(t, testLimits)
-}
-
 // inForce waits until the metrics say that the agent has limits.
 func (s *served) inForce(t *testing.T, source string) {
 	t.Helper()
