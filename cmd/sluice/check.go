@@ -18,9 +18,7 @@ type checkCommand struct {
 
 // Help tells what the command prints and when it fails.
 func (*checkCommand) Help() string {
-	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, classes, workers of queues and those for a tier or a user alone, who is exempt, what each address of clients may do), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and background jobs, which have a line for all tiers if the file says nothing of them: workers that read it then go by the names of tiers. What else is not listed is not limited. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with their tier and their limits after their overrides, as they are now.
-
-Files of users_from are checked with the file that names them: give only that one.
+	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, classes, workers of queues and those for a tier or a user alone, who is exempt, what each address of clients may do), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and background jobs, which have a line for all tiers if the file says nothing of them: workers that read it then go by the names of tiers. What else is not listed is not limited. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with their tier and their limits after their overrides, as they are now.
 
 For each error, prints file:line:column, what is wrong and what would be valid, to standard error. The exit code is 1 if any file has an error, else 0.`
 }

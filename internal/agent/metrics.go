@@ -229,7 +229,7 @@ func newClusterMetrics(f daemon.Factory) clusterMetrics {
 			"How often a shard of Redis was lost."),
 		limitErrors: newLimitErrors(f),
 		limitsSize: f.Gauge("sluice_limits_bytes",
-			"Size of the limits in force, with the files of users_from and the overrides."),
+			"Size of the limits in force, with the overrides."),
 		limitsDelay: f.Histogram("sluice_limits_delay_seconds",
 			"Time from when the agent heard of new limits, or began to ask for the first ones, until they were in force.",
 			.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120),

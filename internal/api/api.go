@@ -85,7 +85,7 @@ type User struct {
 
 // Entry is where the limit file names a user, and what it says there besides limits.
 type Entry struct {
-	File    string     `json:"file"` // the limit file, or one of its users_from
+	File    string     `json:"file"` // the limit file
 	Line    int        `json:"line"`
 	Pattern string     `json:"pattern,omitempty"` // that the name matches; absent if the name itself is in the file
 	Comment string     `json:"comment,omitempty"`
@@ -149,7 +149,7 @@ type Limit struct {
 // Origin is where a limit file sets a limit.
 type Origin struct {
 	Field    string `json:"field"`    // such as requests.GET, or the mapping around it
-	File     string `json:"file"`     // the limit file, or one of its users_from; "" if an override set it
+	File     string `json:"file"`     // the limit file; "" if an override set it
 	Line     int    `json:"line"`     // from 1; 0 if an override set it
 	Override bool   `json:"override"` // the user's own, not the tier's
 }

@@ -19,8 +19,8 @@ const (
 	settle = 100 * time.Millisecond
 )
 
-// LimitWatcher keeps the limit file and the files of its users_from loaded: it looks at them twice a second, loads all
-// again when the content of one changes, and keeps the last good set when one is broken, empty or gone. Its methods are safe for concurrent use;
+// LimitWatcher keeps the limit file loaded: it looks at it twice a second, loads it again when its content changes, and
+// keeps the last good set when it is broken, empty or gone. Its methods are safe for concurrent use;
 // Run runs once at a time.
 type LimitWatcher struct {
 	*limitfile.Loader

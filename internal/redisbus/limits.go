@@ -22,7 +22,7 @@ const (
 	// compression is the level of DEFLATE. The default one makes files 2 to 6 % smaller, and takes three times as long.
 	compression = 3
 
-	// maxLimitsSize is more than limitfile.MaxFileSize with the names of its files.
+	// maxLimitsSize is more than limitfile.MaxFileSize.
 	maxLimitsSize = 128 << 20
 
 	// maxLimitsTimeout bounds limitsTimeout.
@@ -40,7 +40,7 @@ func limitsTimeout(timeout time.Duration, size int) time.Duration {
 // PublishedLimits are the limits as they travel from polygen to all others.
 type PublishedLimits struct {
 	Version   string
-	File      []byte // the limit file, with those of its users_from
+	File      []byte // the limit file
 	Overrides []byte // the overrides by hand; empty for none
 }
 

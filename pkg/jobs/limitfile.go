@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
-// LimitFile keeps a limit file, with those of its users_from, loaded in a worker. It
+// LimitFile keeps a limit file loaded in a worker. It
 // reads it every now and then, and keeps the last good content while it is broken or
 // gone. Overrides that operators set at a polygen are not in the file, so it does not
 // know them: see redislimits.

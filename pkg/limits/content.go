@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Content is what a limit file says, with those of its users_from. A reader of limit files
+// Content is what a limit file says. A reader of limit files
 // (pkg/limits/limitfile) has checked it; New does not.
 type Content struct {
 	Name   string // of the limit file, as in errors

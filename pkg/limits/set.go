@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Set is the content of one limit file, with those of its users_from, at one time.
+// Set is the content of one limit file, at one time.
 // It never changes and is safe for concurrent use.
 type Set struct {
 	content *derived
@@ -103,8 +103,7 @@ func (s *Set) Exempt() Exempt { return s.content.Exempt }
 // of the file's Version and EncodedOverrides.
 func (s *Set) Version() string { return s.content.version }
 
-// Source is what the Set was made from: the file, or a bundle of it and those of its
-// users_from. limitfile.ParsePublished makes an equal Set of it and EncodedOverrides. Callers
+// Source is the file that the Set was made from. limitfile.ParsePublished makes an equal Set of it and EncodedOverrides. Callers
 // must not modify it.
 func (s *Set) Source() []byte { return s.content.Source }
 

@@ -21,8 +21,6 @@ type Error struct {
 	Line    int // from 1
 	Column  int // in characters, from 1
 	Message string
-
-	source int // the file's place among those that are read
 }
 
 // Error returns "file:line:column: message".
@@ -50,13 +48,10 @@ func (e Errors) Unwrap() []error {
 
 // problems collects the errors of a file while it is read.
 type problems struct {
-	file   string // the file that is read, and its place among them
-	source int
-	found  Errors // the first maxCollected
-	more   int    // found after those
+	file  string
+	found Errors // the first maxCollected
+	more  int    // found after those
 }
-
-func (p *problems) openSource(source int, file string) { p.source, p.file = source, file }
 
 func (p *problems) count() int { return len(p.found) + p.more }
 
@@ -68,13 +63,13 @@ func (p *problems) addError(line, column int, format string, args ...any) {
 		p.more++
 		return
 	}
-	p.found = append(p.found, &Error{p.file, line, column, fmt.Sprintf(format, args...), p.source})
+	p.found = append(p.found, &Error{p.file, line, column, fmt.Sprintf(format, args...)})
 }
 
 // errors returns what was found as Parse reports it.
 func (p *problems) errors() Errors {
 	slices.SortStableFunc(p.found, func(a, b *Error) int {
-		return cmp.Or(cmp.Compare(a.source, b.source), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	if len(p.found) <= maxErrors {
 		return p.found
@@ -85,7 +80,7 @@ func (p *problems) errors() Errors {
 	if more == 1 {
 		text = "and 1 more error"
 	}
-	return append(p.found[:maxErrors:maxErrors], &Error{next.File, next.Line, next.Column, text, next.source})
+	return append(p.found[:maxErrors:maxErrors], &Error{next.File, next.Line, next.Column, text})
 }
 
 // place tells, at the beginning of an error, what it is about: a field of a tier or

@@ -3,16 +3,19 @@
 // Parse turns a file into a limits.Set, or reports all errors, each with its line, its column
 // and what would be valid. It works in three steps. Decode: yaml.v3 makes nodes of the text
 // (yaml.go). Validate: one reader for each part of the file checks its node and keeps what the
-// node says (root.go, users.go, entry.go, classes.go, costs.go, jobs.go); the mapping of a tier, a
+// node says (limitfile.go, users.go, entry.go, classes.go, costs.go, jobs.go); the mapping of a tier, a
 // user or an override becomes a list of settings, each with its line. Resolve: settings are laid
 // over those of the tier, and become limits.Limits (resolve.go).
 //
 // WithOverrides lays overrides by hand over a Set, and OriginOf tells which lines set a user's
-// limits; both use the same settings. Only ReadFiles and Load open files.
+// limits; both use the same settings. Only Load and a Loader open files.
 package limitfile
 
 import (
 	"bytes"
+	"fmt"
+	"io"
+	"os"
 	"slices"
 
 	"gopkg.in/yaml.v3"
@@ -20,50 +23,45 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// MaxFileSize is the largest limit file that is read, in bytes, with all files of
-// its users_from: room for more than a million users.
+// MaxFileSize is the largest limit file that is read, in bytes: room for more than a million users.
 const MaxFileSize = 64 << 20
 
-// Load reads and parses a limit file and those of its users_from. The error is that
-// of ReadFiles or of Parse.
+// Load reads and parses a limit file. The error is about a file that cannot be read, or of type
+// Errors.
 func Load(path string) (*limits.Set, error) {
-	files, err := ReadFiles(path)
+	data, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}
-	return Parse(path, files.Data)
+	return Parse(path, data)
 }
 
-// Parse makes a Set of a limit file, or of the bundle that ReadFiles makes of one with
-// users_from. The name stands for the file in errors, and its folder for that of the other
-// files. The error is of type Errors. Parse keeps a copy of data.
+// readFile reads a limit file, and stops one byte after MaxFileSize, which Parse then refuses.
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read limit file: %w", err)
+	}
+	defer func() { _ = f.Close() }() // only read
+	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read limit file: %w", err)
+	}
+	return data, nil
+}
+
+// Parse makes a Set of a limit file. The name stands for the file in errors, which are of type
+// Errors. Parse keeps a copy of data.
 //
 // The Set is that of all times: nothing in it has expired (see Set.At).
 func Parse(name string, data []byte) (*limits.Set, error) {
 	f := newFile(name, newModel())
 	f.content = limits.Content{Name: name, Tiers: map[string]*limits.Entry{}, Users: map[string]limits.Named{}, Names: map[string]string{}}
 	f.written, f.scalars, f.shapes = map[written]uint32{}, map[string]uint32{}, map[string]*spec{}
-	sources, err := unbundle(name, data)
-	if err != nil {
-		f.addError(1, 1, "%v", err)
-		return nil, f.errors()
-	}
-	f.sources, f.bundled = sources, isBundle(data)
-	lines := 0 // of the files before
-	for i, s := range sources {
-		f.openSource(i, s.name)
-		f.files = append(f.files, fileOrigin{s.name, lines})
-		lines += bytes.Count(s.data, []byte("\n")) + 1
-		switch root := f.decode(s.data); {
-		case root == nil:
-		case i == 0:
-			f.readRoot(root)
-		default:
-			f.readUsersFile(root)
-		}
+	if root := f.decode(data); root != nil {
+		f.readRoot(root)
 	}
 	if most := len(f.content.Patterns) + f.exemptPatterns; most > maxPatterns {
-		f.openSource(0, name)
 		f.addError(1, 1, "the file has %d patterns of users; at most %d are possible", most, maxPatterns)
 	}
 	if len(f.found) > 0 {
@@ -85,20 +83,12 @@ type model struct {
 	exempt    map[string]int
 	specs     []packed         // of users, by the index in limits.Content.Entries
 	overrides map[string]*spec // by user
-	files     []fileOrigin     // in the order in which they are read
 }
 
 // tier is what the file says of a tier.
 type tier struct {
 	layer
 	line int // 0 if the mapping has no value, which is an error
-}
-
-// fileOrigin is a file, and how many lines those before it have: limits.Named numbers the lines of
-// all files together.
-type fileOrigin struct {
-	name   string
-	before int
 }
 
 func newModel() *model {
@@ -108,13 +98,11 @@ func newModel() *model {
 // written is how an entry is written.
 type written struct{ shape, values string }
 
-// file is a limit file, and those of its users_from, while they are read.
+// file is a limit file while it is read.
 type file struct {
 	problems
 	resolver // with the model
 	content  limits.Content
-	sources  []source // the limit file, then those of users_from
-	bundled  bool     // the files of users_from are among the sources
 
 	exemptPatterns int
 	oddPatterns    int                // those that are neither prefix* nor *suffix
@@ -129,14 +117,11 @@ func newFile(name string, m *model) *file {
 	return &file{problems: problems{file: name}, resolver: newResolver(m)}
 }
 
-// The fields of a limit file, and of one of its users_from, as errors list them.
-var (
-	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "users_from", "classes", "exempt", "queues", "workers", "failed_auth", "per_address", "costs"}
-	usersFileFields = []string{"version", "users"}
-)
+// fileFields are the fields of a limit file, as errors list them.
+var fileFields = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "classes", "exempt", "queues", "workers", "failed_auth", "per_address", "costs"}
 
 func (f *file) readRoot(root *yaml.Node) {
-	fields, ok := f.collect(root, place{kind: "the file"}, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}", fileFields)
+	fields, ok := f.collect(root)
 	if !ok {
 		return
 	}
@@ -154,7 +139,7 @@ func (f *file) readRoot(root *yaml.Node) {
 		{"default_tier", func(at place, n *yaml.Node) { f.content.DefaultTier = f.readTierName(n, at) }},
 		{"anonymous_tier", func(at place, n *yaml.Node) { f.content.AnonymousTier = f.readTierName(n, at) }},
 		{"unreadable", func(at place, n *yaml.Node) { f.content.UnreadableTier = f.readTierName(n, at) }},
-		{"workers", f.readDedicated}, {"exempt", f.readExempt}, {"users_from", f.readUsersFrom}, {"users", f.readUsers},
+		{"workers", f.readDedicated}, {"exempt", f.readExempt}, {"users", f.readUsers},
 	} {
 		n := fields[part.name]
 		switch {
@@ -170,31 +155,19 @@ func (f *file) readRoot(root *yaml.Node) {
 	}
 }
 
-// readUsersFile reads a file of users_from.
-func (f *file) readUsersFile(root *yaml.Node) {
-	fields, ok := f.collect(root, place{kind: "a file of users_from"}, "{users: {alice: free}}", usersFileFields)
-	if users := fields["users"]; users != nil {
-		f.readUsers(place{field: "users"}, users)
-	} else if ok {
-		f.errorf(root, "users is missing; write users: {} for none")
-	}
-}
-
-// collect returns the fields of a file by name, and whether the file is a mapping of a version
+// collect returns the fields of the file by name, and whether the file is a mapping of a version
 // that is known.
-func (f *file) collect(root *yaml.Node, where place, example string, valid []string) (fields map[string]*yaml.Node, ok bool) {
+func (f *file) collect(root *yaml.Node) (fields map[string]*yaml.Node, ok bool) {
 	if version := lookup(root, "version"); version != nil && !f.readVersion(version) {
 		return nil, false // only a reader of that version knows the other fields
 	}
 	fields = map[string]*yaml.Node{}
-	for key, value := range f.eachEntry(root, where, example) {
-		switch {
-		case slices.Contains(valid, key.Value):
+	where := place{kind: "the file"}
+	for key, value := range f.eachEntry(root, where, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}") {
+		if slices.Contains(fileFields, key.Value) {
 			fields[key.Value] = value
-		case slices.Contains(fileFields, key.Value):
-			f.errorf(key, "%s has users only; write %s in %s", where, key.Value, f.sources[0].name)
-		default:
-			f.refuseUnknown(key, where, "field", valid)
+		} else {
+			f.refuseUnknown(key, where, "field", fileFields)
 		}
 	}
 	return fields, root.Kind == yaml.MappingNode

@@ -16,19 +16,17 @@ import (
 // differences between clocks.
 const young = 10 * time.Second
 
-// Loader keeps a limit file and the files of its users_from loaded: it reads them again on
-// request, and keeps the last good set when one is broken, empty or gone. It looks at the files
-// instead of waiting for events, which network file systems do not send. Its methods are safe
-// for concurrent use.
+// Loader keeps a limit file loaded: it reads the file again on request, and keeps the last good
+// set when the file is broken, empty or gone. It looks at the file instead of waiting for events,
+// which network file systems do not send. Its methods are safe for concurrent use.
 type Loader struct {
 	path string
 	set  atomic.Pointer[limits.Set]
 
-	mu    sync.Mutex             // one load at a time; guards what follows
-	seen  string                 // digest of what was loaded last, or the error of reading it
-	good  string                 // digest of set's source
-	globs []string               // of users_from
-	stats map[string]os.FileInfo // of the files, from before they were read last; nil for a missing one
+	mu   sync.Mutex  // one load at a time; guards what follows
+	seen string      // digest of what was loaded last, or the error of reading it
+	good string      // digest of set's source
+	stat os.FileInfo // of the file, from before it was read last; nil for a missing one
 }
 
 // Outcome is what came of a load.
@@ -48,53 +46,25 @@ func NewLoader(path string) *Loader { return &Loader{path: path} }
 // Set returns the last good set, nil before the first one.
 func (l *Loader) Set() *limits.Set { return l.set.Load() }
 
-// Touched reports whether a file may have changed since it was read, or another one may have
-// come. It does not read them.
+// Touched reports whether the file may have changed since it was read. It does not read it.
 func (l *Loader) Touched() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.stat()
-	if len(now) != len(l.stats) {
-		return true
-	}
-	for path, is := range now {
-		was := l.stats[path]
-		if is == nil || was == nil || !os.SameFile(is, was) || is.Size() != was.Size() ||
-			!is.ModTime().Equal(was.ModTime()) || time.Since(is.ModTime()) <= young {
-			return true
-		}
-	}
-	return false
+	now, err := os.Stat(l.path)
+	return err != nil || l.stat == nil || !os.SameFile(now, l.stat) || now.Size() != l.stat.Size() ||
+		!now.ModTime().Equal(l.stat.ModTime()) || time.Since(now.ModTime()) <= young
 }
 
-func (l *Loader) stat() map[string]os.FileInfo {
-	paths := []string{l.path}
-	for _, glob := range l.globs {
-		names, _ := match(l.path, glob) // reading reports the error
-		paths = append(paths, names...)
-	}
-	stats := map[string]os.FileInfo{}
-	for _, path := range paths {
-		info, err := os.Stat(path)
-		if err != nil {
-			info = nil
-		}
-		stats[path] = info
-	}
-	return stats
-}
-
-// Load reads the files and puts a new set in use. Unless asked is true, content
+// Load reads the file and puts a new set in use. Unless asked is true, content
 // (or an error of reading) that was there the last time is Same.
 func (l *Loader) Load(asked bool) (Outcome, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// Before the files are read: a change during the reading shows as one after it.
-	l.stats = l.stat()
-	files, err := ReadFiles(l.path)
-	l.globs = files.Globs
+	// Before the file is read: a change during the reading shows as one after it.
+	l.stat, _ = os.Stat(l.path)
+	data, err := readFile(l.path)
 	// By content: a file that replaces another may have any modification time.
-	seen := fmt.Sprintf("%x", sha256.Sum256(files.Data))
+	seen := fmt.Sprintf("%x", sha256.Sum256(data))
 	if err != nil {
 		seen = "error: " + err.Error()
 	}
@@ -109,7 +79,7 @@ func (l *Loader) Load(asked bool) (Outcome, error) {
 	if seen == l.good {
 		return Unchanged, nil
 	}
-	set, err := Parse(l.path, files.Data)
+	set, err := Parse(l.path, data)
 	if err != nil {
 		return Failed, err
 	}

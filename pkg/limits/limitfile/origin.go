@@ -3,7 +3,6 @@ package limitfile
 import (
 	"cmp"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -12,8 +11,7 @@ import (
 
 // Origin tells where a limit file says what a user may do. All lines are from 1.
 type Origin struct {
-	// File is the file that names the user, the limit file or one of its users_from, and
-	// User the line there. They are "" and 0 when no file does.
+	// File is the limit file, and User the line that names the user there. They are "" and 0 when none does.
 	File    string
 	User    int
 	Pattern string // the pattern that matches the name; "" when an entry has the name itself, or there is none
@@ -59,7 +57,7 @@ type FieldOrigin struct {
 	// "requests.GET.burst" and "requests.GET.mode" with it; one of costs is "costs.tokens/day".
 	Name  string
 	Line  int    // 0 in OverrideLayer
-	File  string // the limit file, or the one of users_from that has the entry; "" in OverrideLayer
+	File  string // the limit file; "" in OverrideLayer
 	Layer Layer
 }
 
@@ -112,7 +110,6 @@ func OriginOf(s *limits.Set, user string) Origin {
 		o.Override, override = &found, m.overrides[found.User]
 	}
 	// The tier is the one that counts now: after an entry's end, the tier that follows.
-	main := m.files[0].name
 	o.Tier = m.tiers[tier].line
 	all := within(m.tiers[tier].settings, o.Tier, TierLayer)
 	// A tier that an override names takes the place of all that the entry says.
@@ -120,9 +117,9 @@ func OriginOf(s *limits.Set, user string) Origin {
 		all = lay(all, within(own.settings, o.User, EntryLayer))
 	}
 	all = lay(all, within(override.settings, 0, OverrideLayer))
-	for _, s := range all {
-		file := [...]string{TierLayer: main, EntryLayer: o.File, OverrideLayer: ""}[s.layer]
-		o.Fields = append(o.Fields, FieldOrigin{s.name, int(s.line), file, s.layer})
+	for _, set := range all {
+		file := [...]string{TierLayer: s.Name(), EntryLayer: s.Name(), OverrideLayer: ""}[set.layer]
+		o.Fields = append(o.Fields, FieldOrigin{set.name, int(set.line), file, set.layer})
 	}
 	slices.SortFunc(o.Fields, func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
 	switch {
@@ -150,7 +147,7 @@ func (o *Origin) setUser(s *limits.Set, m *model, user, key string) spec {
 		o.Pattern = user
 	}
 	own := m.specs[at.Entry].unpack()
-	o.File, o.User = m.find(at.Line)
+	o.File, o.User = s.Name(), int(at.Line)
 	o.Comment, o.Then = own.comment, own.then
 	if own.until != 0 {
 		o.Until = time.Unix(0, own.until).UTC()
@@ -161,14 +158,6 @@ func (o *Origin) setUser(s *limits.Set, m *model, user, key string) spec {
 		o.TierFrom = FromEntry
 	}
 	return own
-}
-
-// find returns a line of all files together as one of its file.
-func (m *model) find(line uint32) (file string, inFile int) {
-	// The last file that begins before the line.
-	after := sort.Search(len(m.files), func(i int) bool { return m.files[i].before >= int(line) })
-	in := m.files[after-1]
-	return in.name, int(line) - in.before
 }
 
 // within returns settings with the lines of a file, of an entry whose name is on a line.

@@ -127,7 +127,7 @@ const originMore = `version: 1
 mode: enforce
 default_tier: free
 anonymous_tier: guest
-users_from: users.d/*.yaml
+# nobody is exempt by chance
 exempt:
   users:
     - probe
@@ -149,16 +149,16 @@ users:
     mode: enforce
     requests: {GET: {hour: 7}}
   "team-*": guest
+  bob: {concurrent: 3}
 unreadable: guest
 `
 
 func TestOriginOfMore(t *testing.T) {
-	tree(t, map[string]string{"limits.yaml": originMore, "users.d/a.yaml": "users:\n\n  bob: {concurrent: 3}\n"})
-	set, err := Load("limits.yaml")
+	set, err := Parse("limits.yaml", []byte(originMore))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const main, further = "limits.yaml", "users.d/a.yaml"
+	const main = "limits.yaml"
 	tier := func(name string, line int) FieldOrigin { return FieldOrigin{Name: name, Line: line, File: main} }
 	own := func(name string, line int) FieldOrigin {
 		return FieldOrigin{Name: name, Line: line, File: main, Layer: EntryLayer}
@@ -179,8 +179,7 @@ func TestOriginOfMore(t *testing.T) {
 		{"expired", "alice", until, Origin{File: main, User: 20, Tier: 18, Comment: "launch week", Until: until, Then: "guest", Expired: true, TierFrom: FromEntry, FileMode: 2,
 			Fields: []FieldOrigin{tier("concurrent", 18)}}},
 		{"by a pattern", "team-x", time.Time{}, Origin{File: main, User: 26, Tier: 18, TierFrom: FromEntry, Pattern: "team-*", FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 18)}}},
-		{"in a file of users_from", "bob", time.Time{}, Origin{File: further, User: 3, Tier: 11, FileMode: 2, Fields: append(
-			[]FieldOrigin{{Name: "concurrent", Line: 3, File: further, Layer: EntryLayer}}, free[2:]...)}},
+		{"one limit of their own", "bob", time.Time{}, Origin{File: main, User: 27, Tier: 11, FileMode: 2, Fields: append([]FieldOrigin{own("concurrent", 27)}, free[2:]...)}},
 		{"exempt", "probe", time.Time{}, Origin{File: main, User: 8, TierFrom: FromExempt, FileMode: 2}},
 		{"exempt by a pattern", "mon-1", time.Time{}, Origin{File: main, User: 9, TierFrom: FromExempt, Pattern: "mon-*", FileMode: 2}},
 		{"an address", "10.0.0.1", time.Time{}, Origin{Tier: 18, TierFrom: FromAnonymous, FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 18)}}},

@@ -82,7 +82,6 @@ func (f *file) readUsers(at place, n *yaml.Node) {
 	if len(f.content.Users) == 0 && len(n.Content) > 1000 {
 		f.content.Users = make(map[string]limits.Named, len(n.Content)/2)
 	}
-	before := f.files[f.source].before
 	for key, value := range f.allEntries(n, at, "{alice: free}") {
 		pattern := limits.IsPattern(key.Value)
 		if pattern && !f.isUsablePattern(key, at) {
@@ -94,7 +93,7 @@ func (f *file) readUsers(at place, n *yaml.Node) {
 			f.refuseTwice(key, first)
 			continue
 		}
-		f.content.Users[wire] = limits.Named{Entry: entry, Line: uint32(before + key.Line)}
+		f.content.Users[wire] = limits.Named{Entry: entry, Line: uint32(key.Line)}
 		if wire != key.Value {
 			f.content.Names[wire] = key.Value
 		}
@@ -105,14 +104,11 @@ func (f *file) readUsers(at place, n *yaml.Node) {
 }
 
 func (f *file) refuseTwice(key *yaml.Node, first limits.Named) {
-	switch in, at := f.find(first.Line); {
-	case f.isFull(): // a file may name each of a million users twice
+	if f.isFull() { // a file may name each of a million users twice
 		f.more++
-	case in == f.file:
-		f.errorf(key, "users has %s twice, first on line %d", quote(key.Value), at)
-	default:
-		f.errorf(key, "users: %s is named in two files, first at %s:%d", quote(key.Value), in, at)
+		return
 	}
+	f.errorf(key, "users has %s twice, first on line %d", quote(key.Value), first.Line)
 }
 
 // readUser reads a tier's name, or a mapping over a tier. It returns the index in
@@ -346,14 +342,4 @@ func (f *file) eachAddressLimit(n *yaml.Node, where place, example string, valid
 		f.errorf(n, "%s is empty; leave it out, or write %s", where, example)
 	}
 	return f.eachField(n, where, example, valid)
-}
-
-// readUsersFrom checks the patterns of further files, which ReadFiles reads.
-func (f *file) readUsersFrom(_ place, n *yaml.Node) {
-	before := f.count()
-	f.readGlobs(n)
-	// Without the files all their users would have the default tier.
-	if !f.bundled && f.count() == before {
-		f.errorf(n, "users_from names further files, which are not here; load the limit file by its path")
-	}
 }

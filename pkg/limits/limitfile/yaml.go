@@ -49,11 +49,7 @@ func (p *problems) decode(data []byte) *yaml.Node {
 		p.syntaxError(data, err)
 	// A file that was truncated to nothing must not lift all limits.
 	case len(first.Content) != 1 || isNull(first.Content[0]):
-		needs := "version, default_tier and tiers"
-		if p.source > 0 {
-			needs = "users"
-		}
-		p.addError(1, 1, "the file is empty; it needs %s", needs)
+		p.addError(1, 1, "the file is empty; it needs version, default_tier and tiers")
 	case !second.IsZero():
 		p.errorf(second, "the file has several YAML documents; keep one, without a line ---")
 	default:

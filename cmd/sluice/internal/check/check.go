@@ -16,27 +16,21 @@ import (
 // Report writes what a limit file says. It is not safe for concurrent use.
 type Report struct {
 	w     io.Writer
-	files limitfile.Files
 	set   *limits.Set // as it is now
 	now   time.Time
 	ends  *terms.Ends
 	lines map[*limits.Limits]string // of the last ones
 }
 
-// New reads a limit file, with its files of users. An error says where it is wrong.
+// New reads a limit file. An error says where it is wrong.
 func New(w io.Writer, path string, now time.Time) (*Report, error) {
-	// Not limitfile.Load: the summary tells which files there are.
-	files, err := limitfile.ReadFiles(path)
-	if err != nil {
-		return nil, err
-	}
-	set, err := limitfile.Parse(path, files.Data)
+	set, err := limitfile.Load(path)
 	if err != nil {
 		return nil, err
 	}
 	return &Report{
 		// The ends are of the set of all times, in which nothing has ended: what is over is listed as well.
-		w: w, files: files, set: set.At(now), now: now,
+		w: w, set: set.At(now), now: now,
 		ends: terms.NewEnds(set), lines: map[*limits.Limits]string{},
 	}, nil
 }
@@ -44,20 +38,13 @@ func New(w io.Writer, path string, now time.Time) (*Report, error) {
 // WriteSummary writes what the file says of everybody, and of each tier.
 func (r *Report) WriteSummary() {
 	set := r.set
-	r.writeLine("%s: ok, version %s, %d tier(s), %d user(s) named", r.files.Paths[0], set.Version(), len(set.TierNames()), set.UserCount())
+	r.writeLine("%s: ok, version %s, %d tier(s), %d user(s) named", set.Name(), set.Version(), len(set.TierNames()), set.UserCount())
 	switch set.Mode() {
 	// In capitals, because it is the one line that tells that nothing below it has an effect.
 	case limits.DryRun:
 		r.writeLine("  DRY RUN: mode is dry-run for the whole file, so that nobody is refused")
 	case limits.Off:
 		r.writeLine("  OFF: mode is off for the whole file, so that nobody is limited")
-	}
-	switch from := r.files.Paths[1:]; {
-	case len(from) > 0:
-		r.writeLine("  users_from: %d file(s): %s", len(from), terminal.SomeNames(from))
-	// Not an error: the folder is for users who are still to come. But whoever mistypes it must see it.
-	case len(r.files.Globs) > 0:
-		r.writeLine("  users_from: no file matches")
 	}
 	// A pattern is one of the users named, and may stand for thousands.
 	if n := len(set.Patterns()); n > 0 {
