@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/internal/redisbus/embedded"
 	"github.com/sluice-qos/sluice/internal/testkit"
-	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -29,22 +28,6 @@ func BenchmarkTake(b *testing.B) {
 		}
 		// Batches of one instance are in order, as an agent's are.
 		_, err := agent.Take(context.Background(), fmt.Sprint("instance-", batch%64), asks)
-		return err
-	})
-}
-
-// BenchmarkSlots measures the same of slots: of a thousand users, each on four
-// instances and near the limit, so that every ask is written and published.
-func BenchmarkSlots(b *testing.B) {
-	var seq atomic.Uint64 // Redis remembers it
-	live := []string{"instance-0", "instance-1", "instance-2", "instance-3"}
-	benchmark(b, func(agent *redisbus.Bus, batch, n int) error {
-		asks, seq := make([]concurrency.Ask, n), seq.Add(1)
-		for i := range asks {
-			asks[i] = concurrency.Ask{User: fmt.Sprintf("user-%d", (batch*n+i)%1000), Seq: seq,
-				Want: 2 + batch%5, Active: 2 + batch%3, Limit: 10}
-		}
-		_, err := agent.Slots(context.Background(), live[batch%len(live)], len(live), asks)
 		return err
 	})
 }
