@@ -203,8 +203,9 @@ func TestGatedJobsArePutOff(t *testing.T) {
 		}
 		return err
 	})
-	if got := r.states(); got["gated"] != 49 {
-		t.Errorf("states are %v, want 49 gated", got)
+	// The sweep has put one of them into the line.
+	if got := r.states(); got["gated"]+got["parked"] != 49 {
+		t.Errorf("states are %v, want 49 that wait", got)
 	}
 }
 
