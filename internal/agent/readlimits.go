@@ -100,7 +100,7 @@ func (a *Agent) firstLimits(ctx context.Context) error {
 }
 
 // fetchLimits puts the published limits into force, which were wanted at a time. The number of
-// readers is that of bus.LimitReader.
+// readers is that of redisbus.LimitReader.
 func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time, readers int64) error {
 	published, err := a.options.Bus.Limits(ctx, readers)
 	if err != nil {

@@ -156,7 +156,7 @@ func TestReportsOfAllShards(t *testing.T) {
 	for range shards * 5 {
 		kinds[fmt.Sprintf("%T", h.next(t, func(e redisbus.Event) bool { return !connected(e) }))]++
 	}
-	want := map[string]int{"bus.Usage": 12, "bus.Progress": 6, "bus.Demand": 6, "bus.Starts": 6}
+	want := map[string]int{"redisbus.Usage": 12, "redisbus.Progress": 6, "redisbus.Demand": 6, "redisbus.Starts": 6}
 	if fmt.Sprint(kinds) != fmt.Sprint(want) {
 		t.Errorf("heard %v, want %v", kinds, want)
 	}
