@@ -26,7 +26,6 @@ const (
 	maxModel      = 100 // bytes: each part of a stream repeats the model's name
 )
 
-// chat is what a request to ChatPath asks for.
 type chat struct {
 	model     string
 	prompt    int // tokens
@@ -39,7 +38,6 @@ type chat struct {
 // by max_tokens are far from what is used, as they are in practice.
 func (c chat) completion() int { return (c.maxTokens + 1) / 2 }
 
-// usage is what a request has cost.
 type usage struct {
 	Prompt     int `json:"prompt_tokens"`
 	Completion int `json:"completion_tokens"`
@@ -226,7 +224,6 @@ func token(i int) string {
 	return " " + words[i%len(words)]
 }
 
-// refuseChat answers with an error in the form of OpenAI.
 func refuseChat(w http.ResponseWriter, status int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

@@ -83,7 +83,6 @@ func (p *Polygen) Instances() api.Instances {
 	return api.Instances{From: p.answerHead(), Instances: list}
 }
 
-// tellOrigin adds where the limits of a user come from.
 func tellOrigin(o limitfile.Origin, out *api.User) {
 	if o.User > 0 {
 		out.Entry = &api.Entry{File: o.File, Line: o.User, Pattern: o.Pattern, Comment: o.Comment, Then: o.Then, Expired: o.Expired}

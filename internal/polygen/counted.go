@@ -55,10 +55,8 @@ func (p *Polygen) countEvents(ctx context.Context) error {
 	}
 }
 
-// lastTold is the last second that all instances have reported.
 func (p *Polygen) lastTold() int64 { return p.clock.Now().Add(-toldAfter).Unix() - 1 }
 
-// countEvents adds a tier's events to the metrics.
 func (m *metrics) countEvents(tiers map[string]bool, of redisbus.EventsOf) {
 	tier := of.Name
 	// Limit files change, and the series of a tier that is gone stays until the process ends.

@@ -88,7 +88,6 @@ func (p *Polygen) decide(ctx context.Context, events, starts <-chan redisbus.Eve
 	}
 }
 
-// observe lets the watches take an event.
 func (p *Polygen) observe(now time.Time, e redisbus.Event) {
 	set := p.set.Load()
 	switch e := e.(type) {
@@ -121,7 +120,6 @@ func (p *Polygen) observe(now time.Time, e redisbus.Event) {
 	}
 }
 
-// countDropped sets the metrics of what there was no room for.
 func (p *Polygen) countDropped() {
 	u := p.lockUsers()
 	users := u.view.Dropped()
@@ -148,7 +146,6 @@ func limitOf(set *limits.Set, k ratelimit.Key) int {
 	return r.Max + r.Burst
 }
 
-// decisions are what the watches decided since the last message.
 type decisions struct {
 	hints     []ratelimit.Hint
 	throttles []ratelimit.Throttle
@@ -156,7 +153,6 @@ type decisions struct {
 	shares []bandwidth.Sharing
 }
 
-// takeDecisions returns what the watches decided.
 func (p *Polygen) takeDecisions() decisions {
 	d := decisions{Decisions: p.slots.Decisions(), shares: p.bytes.Sharings()}
 	d.hints, d.throttles = p.rates.Decisions()

@@ -21,7 +21,6 @@ const (
 // errStreams refuses a stream beyond maxStreams.
 var errStreams = fmt.Errorf("%d streams are open, which is the most: close one first", maxStreams)
 
-// streams counts the open streams. The zero value has none.
 type streams struct{ n atomic.Int64 }
 
 // acquire counts one more, unless there are too many.

@@ -42,7 +42,6 @@ func (p *Polygen) takeRegistry(r redisbus.Registry, want string) {
 	p.metrics.behind.Set(float64(behind))
 }
 
-// observe takes the registry and the version that all should enforce.
 func (f *fleet) observe(r redisbus.Registry, want string) {
 	// Ignore a registry older than ours. One that is much older was read after Redis' clock was set back.
 	if back := f.at.Sub(r.Now); back > 0 && back < clockBack {

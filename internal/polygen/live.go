@@ -68,7 +68,6 @@ func (p *Polygen) answerWatchers(ctx context.Context) error {
 	}
 }
 
-// everySecond samples histories and answers watchers.
 func (p *Polygen) everySecond() {
 	u := p.lockUsers()
 	u.view.Sample(p.clock.Now())

@@ -94,7 +94,6 @@ func (m *metrics) countSent(set *limits.Set, all []redisbus.Message, divided []r
 	}
 }
 
-// rateMode is the mode of a key's limit.
 func rateMode(set *limits.Set, k ratelimit.Key) limits.Mode {
 	// The zero Rate of a key that is not limited any more has the zero mode, Enforce: the decision was made while
 	// the limit held.
@@ -102,7 +101,6 @@ func rateMode(set *limits.Set, k ratelimit.Key) limits.Mode {
 	return r.Mode
 }
 
-// limitsInForce tells of the version that polygen decides by.
 func (m *metrics) limitsInForce(version string) {
 	// Else the version of before would be told beside this one until the process ends.
 	m.limitsInfo.Reset()

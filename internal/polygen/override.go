@@ -78,7 +78,6 @@ func (p *Polygen) changeOverride(ctx context.Context, a api.OverrideRequest, o *
 	return api.Override{From: p.answerHead(), UserOverride: overrideAnswer(*o)}, err
 }
 
-// tellOverride tells the readers of events of an override.
 func (p *Polygen) tellOverride(o limits.Override, note string) {
 	b := overrideAnswer(o)
 	p.publishEvent(api.Event{Kind: api.OverrideEvent, Name: &b.Name, Until: &b.Until, Note: note})

@@ -56,7 +56,6 @@ func newOverrides(file *limits.Set, reg prometheus.Registerer) overrides {
 	}
 }
 
-// adoptFile takes a new limit file.
 func (p *Polygen) adoptFile(file *limits.Set) {
 	h := &p.overrides
 	h.mu.Lock()
@@ -127,7 +126,6 @@ func (p *Polygen) followOverrides(ctx context.Context) error {
 	}
 }
 
-// readOverrides compares the overrides with those of Redis once.
 func (p *Polygen) readOverrides(ctx context.Context) {
 	h := &p.overrides
 	h.mu.Lock()
@@ -184,7 +182,6 @@ func (p *Polygen) keepOverrides(ctx context.Context, version string, list []limi
 	return p.options.Bus.KeepOverrides(ctx, version, limitfile.EncodeOverrides(list), needed)
 }
 
-// nextVersion is the version of a list that replaces one of a version.
 func nextVersion(version string, list []limits.Override) string {
 	sum := sha256.Sum256(limitfile.EncodeOverrides(list))
 	return fmt.Sprintf("%d-%x", versionNumber(version)+1, sum[:8])
@@ -238,7 +235,6 @@ func (p *Polygen) changeOverrides(ctx context.Context, change func([]limits.Over
 	return nil
 }
 
-// containsOverride reports whether an override is in a list.
 func containsOverride(list []limits.Override, o limits.Override) bool {
 	encoded := func(o limits.Override) string { return string(limitfile.EncodeOverrides([]limits.Override{o})) }
 	return slices.ContainsFunc(list, func(b limits.Override) bool { return b.User == o.User && encoded(b) == encoded(o) })

@@ -46,7 +46,6 @@ func (m UserMetrics) validate() error {
 	return nil
 }
 
-// userCollector looks at the records of users when Prometheus asks.
 type userCollector struct {
 	p     *Polygen
 	named []string // wire keys

@@ -66,7 +66,6 @@ func (p *Polygen) lookAtUsers(age time.Duration) *view.Look {
 	return look
 }
 
-// showEvents records what was reported.
 func (p *Polygen) showEvents(events []redisbus.Event) {
 	for _, e := range events {
 		p.showEvent(p.clock.Now(), e)
@@ -133,7 +132,6 @@ func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisio
 	return begun
 }
 
-// forgetUsers drops users of whom nothing was heard for long.
 func (p *Polygen) forgetUsers(now time.Time) {
 	u := p.lockUsers()
 	u.view.Forget(now)

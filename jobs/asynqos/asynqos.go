@@ -66,7 +66,6 @@ func New(cfg Config) (f *Fairness, err error) {
 	return f, nil
 }
 
-// waits is the error of a task that has to wait.
 type waits struct{ *jobs.Delay }
 
 func (w waits) Error() string { return fmt.Sprint(lastError, w.Parked) }
@@ -123,7 +122,6 @@ func isWaiting(info *asynq.TaskInfo) bool {
 	return archived || info.State == asynq.TaskStateRetry && info.LastErr == lastError+"true"
 }
 
-// isPaused reports whether a queue is paused. It asks asynq once a second.
 func (f *Fairness) isPaused(queue string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// depth is how many jobs of a queue are in a state.
 type depth struct {
 	Queue, State string
 	Jobs         int
@@ -39,7 +38,6 @@ func (g *depthGauge) set(depths []depth) {
 	g.queues = queues
 }
 
-// reset ends all series.
 func (g *depthGauge) reset() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

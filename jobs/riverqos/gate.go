@@ -36,7 +36,6 @@ const (
 	maxEnded = 10_000
 )
 
-// flow is a user's jobs in one of River's queues.
 type flow struct{ User, Queue string }
 
 // opening lets gated jobs of a flow through: at most Most, and only until Want jobs of the flow wait
@@ -46,7 +45,6 @@ type opening struct {
 	Most, Want int
 }
 
-// gate lets as many jobs of each flow wait for workers as may run at once.
 type gate struct {
 	*resources
 	ended    chan opening // in the place of jobs that have ended

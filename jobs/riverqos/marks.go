@@ -44,7 +44,6 @@ func addMarks(metadata []byte, marks map[string]any) (_ []byte, ok bool) {
 	return marked, err == nil
 }
 
-// jobMarks are the marks of a job.
 type jobMarks struct {
 	User    string  `json:"sluice:user"`
 	Wait    string  `json:"sluice:wait"`

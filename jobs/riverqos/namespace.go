@@ -11,7 +11,6 @@ import (
 // River counts jobs from 1 in each. See Config.Namespace.
 type namespace string
 
-// slotsID is the id in the Slots of one of River's jobs.
 func (n namespace) slotsID(id int64) string {
 	name := strconv.FormatInt(id, 10)
 	if n != "" {
@@ -20,7 +19,6 @@ func (n namespace) slotsID(id int64) string {
 	return name
 }
 
-// slotsJobs are the jobs of the Slots that stand for River's.
 func (n namespace) slotsJobs(rows []userJob) []jobs.Job {
 	all := make([]jobs.Job, len(rows))
 	for i, row := range rows {

@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
-// crowd is a flow with more than one available job.
 type crowd struct {
 	flow
 	Available int

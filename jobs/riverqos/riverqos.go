@@ -75,7 +75,6 @@ func (f *Fairness) Middleware() []rivertype.Middleware {
 	return []rivertype.Middleware{&middleware{worker: f.worker, gate: f.gate}}
 }
 
-// middleware is River's middleware for workers and for inserts.
 type middleware struct {
 	river.MiddlewareDefaults
 	worker *worker

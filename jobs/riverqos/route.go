@@ -28,7 +28,6 @@ func QueueConfigs(queues jobs.Queues) map[string]river.QueueConfig {
 	return configs
 }
 
-// service is the one that a queue of River belongs to.
 func service(queue string) string {
 	name, _ := jobs.Split(queue)
 	return name

@@ -40,7 +40,6 @@ func newStore(pool *pgxpool.Pool, schema string) *store {
 	return &store{pool: pool, names: tableNames(schema), answerTimeout: answerTimeout}
 }
 
-// statement is the one in sql/ of a name.
 func statement(names *strings.Replacer, name string) string {
 	text, err := statements.ReadFile("sql/" + name + ".sql")
 	if err != nil {
@@ -50,7 +49,6 @@ func statement(names *strings.Replacer, name string) string {
 	return names.Replace(string(text))
 }
 
-// tableNames puts the tables and River's channel into a statement.
 func tableNames(schema string) *strings.Replacer {
 	// Without a schema the search path finds the tables, and River names its channel by that.
 	table, queues, prefix, schemaSQL := "river_job", "river_queue", "", "current_schema()"
@@ -70,7 +68,6 @@ func readAll[T any](ctx context.Context, s *store, timeout time.Duration, name s
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 }
 
-// queryRow sends a statement that returns one row.
 func (s *store) queryRow(ctx context.Context, name string, args ...any) pgx.Row {
 	return s.pool.QueryRow(ctx, statement(s.names, name), args...)
 }
@@ -97,7 +94,6 @@ func (s *store) database(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-// wakeRow is a job that was to be woken.
 type wakeRow struct {
 	ID           int64
 	State        string
@@ -145,7 +141,6 @@ func (s *store) promote(ctx context.Context, openings []opening) (promoted int, 
 	return promoted, err
 }
 
-// userJob is a job of a user.
 type userJob struct {
 	ID   int64
 	User string

@@ -27,7 +27,6 @@ type sweeper struct {
 	nextDepth, nextPostpone time.Time
 }
 
-// sweepOnce is a part of a sweep.
 func (s *sweeper) sweepOnce(ctx context.Context) error {
 	if !s.cfg.Ungated {
 		// Opened before it is closed: what is closed then does not come back in the same sweep.

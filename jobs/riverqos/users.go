@@ -53,7 +53,6 @@ func (f *Fairness) Users(ctx context.Context, n int) (workerapi.UserList, error)
 	return list, nil
 }
 
-// waitingFlow is how many of a flow's jobs wait.
 type waitingFlow struct {
 	flow
 	Jobs   int
@@ -94,7 +93,6 @@ func (l *lister) makeList(ctx context.Context, n int) (list workerapi.UserList, 
 	return list, nil
 }
 
-// waitingUser is a user's flows.
 type waitingUser struct {
 	workerapi.UserJobs
 	services map[string]int // that wait, by service

@@ -116,7 +116,6 @@ func bounds(limits jobs.Limits, service string, usage jobs.Usage) (total, queue 
 	return total, queue
 }
 
-// reason says it in a sentence.
 func reason(why workerapi.Why, total, queue bound, now time.Time, disabled bool, job string) string {
 	// River's word comes before that of the Slots, who may know less (they have lost their
 	// memory) or still have a slot that could not be given back.

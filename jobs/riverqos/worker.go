@@ -15,7 +15,6 @@ import (
 // attempt.
 var ErrLeaseLost = jobs.ErrLeaseLost
 
-// worker runs River's jobs in slots of their users.
 type worker struct {
 	*resources
 	gate *gate
@@ -41,7 +40,6 @@ func (w *worker) workInSlot(ctx context.Context, row *rivertype.JobRow, doInner 
 	return w.answerRiver(ctx, user, row, marks, err)
 }
 
-// attempt is River's attempt at a job.
 func (w *worker) attempt(user string, row *rivertype.JobRow, marks jobMarks) jobs.Attempt {
 	try := jobs.Attempt{
 		User: user, ID: w.names.slotsID(row.ID), Queue: row.Queue,

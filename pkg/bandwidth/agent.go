@@ -169,7 +169,6 @@ func (a *Agent) workDue() int64 {
 	return agenda.Never
 }
 
-// schedule has the user looked at when something may be due.
 func (a *Agent) schedule(u *user, now int64) {
 	if u.weight == 0 && u.lastReport.Active == 0 {
 		a.agenda.Put(u, now+int64(forgetSpan))

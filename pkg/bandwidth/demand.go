@@ -173,7 +173,6 @@ func (a *Agent) updateWeight(u *user, now, active int64) {
 	}
 }
 
-// measure has the meters see the count. What they find out is reported soon.
 func (a *Agent) measure(u *user, now int64) {
 	if u.weight == 0 {
 		return

@@ -48,7 +48,6 @@ func (w *Watch) send(u *watched, d Direction, shares []Share) {
 	w.out[at].Shares = shares
 }
 
-// differ reports whether any share is another one.
 func differ(a, b []Share, little int64) bool {
 	return !slices.EqualFunc(a, b, func(a, b Share) bool {
 		return a.Instance == b.Instance && !differs(a.Bytes, b.Bytes, little)

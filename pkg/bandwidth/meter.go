@@ -80,7 +80,6 @@ func (m *meter) enforce(now, share int64) {
 	m.share, m.low = share, min(m.low, share)
 }
 
-// restartLook says that there are more requests than before.
 func (m *meter) restartLook() { m.begun, m.span = 0, int64(briefLook) }
 
 // restart says that there are no requests any more, and that nobody knows what they moved
@@ -139,7 +138,6 @@ func (m *meter) endRequests(since, bytes, limit int64) {
 	m.begun, m.first, m.moved = 0, 0, 0
 }
 
-// What comes of a measurement.
 type outcome int
 
 const (
@@ -148,7 +146,6 @@ const (
 	disturbed         // another one will tell: the share has changed meanwhile
 )
 
-// judgeLook takes what was moved in a span.
 func (m *meter) judgeLook(span, bytes, limit int64) outcome {
 	m.moved = int64(float64(bytes) / float64(span) * float64(second))
 	// A push may be 20 ms late: a tenth of a brief look, a fiftieth of a long one.

@@ -43,7 +43,6 @@ func (u *user) polygenShare(d Direction, now int64) int64 {
 	return min(u.share[d], u.limit.Bytes[d])
 }
 
-// inForce is the user's share here and now.
 func (a *Agent) inForce(u *user, now int64) [2]int64 {
 	share := a.standard(u.limit)
 	if a.instances > 1 {

@@ -145,13 +145,11 @@ func (w *Watch) Observe(at time.Time, r Report, limit [2]int64) {
 	w.schedule(u, now)
 }
 
-// dropReport is for an instance that moves nothing of a user.
 func (w *Watch) dropReport(u *watched, instance string) {
 	w.reports.Drop(u, instance)
 	u.changed = true
 }
 
-// misses reports whether an instance has another share than it was sent.
 func (u *watched) misses(r Report, d Direction) bool {
 	for _, s := range u.sent[d] {
 		if s.Instance == r.Instance {
@@ -208,7 +206,6 @@ func (u *watched) repeats(now int64) bool {
 	return false
 }
 
-// schedule has the user looked at when something may be due.
 func (w *Watch) schedule(u *watched, now int64) {
 	if u.changed {
 		w.agenda.Put(u, u.divided+int64(divideEvery))

@@ -158,7 +158,6 @@ func (a *Agent) review(u *user, now int64) {
 	a.schedule(u, now)
 }
 
-// show counts what is in progress of a user among that of all.
 func (a *Agent) show(u *user) {
 	running := u.running()
 	a.inProgress += running - u.shown

@@ -82,7 +82,6 @@ func (a *Agent) listUrgent(u *user) {
 	a.out.Urgent = true
 }
 
-// listForFlush has the user asked for with the next flush.
 func (a *Agent) listForFlush(u *user) {
 	if !u.lease.listed.flush {
 		u.lease.listed.flush = true
@@ -187,7 +186,6 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	a.review(u, now)
 }
 
-// backOff puts off the next ask for more.
 func (a *Agent) backOff(u *user, now int64) {
 	// Below its share an instance is owed slots, so it may ask again sooner.
 	slowest := slowestBelow

@@ -7,7 +7,6 @@ import "time"
 // could while there were fewer instances. It is also as long as fields of the pool live.
 const settleSpan = 30 * time.Second
 
-// membership is what an agent knows of the cluster.
 type membership struct {
 	instances int   // this one included; > 0
 	rank      int   // this one's place among them
@@ -15,10 +14,8 @@ type membership struct {
 	lostAt    int64 // since when the pool cannot be asked; 0: it can
 }
 
-// alone reports whether no other instance can have requests in progress.
 func (m *membership) alone() bool { return m.instances <= 1 }
 
-// lost reports whether the pool cannot be asked.
 func (m *membership) lost() bool { return m.lostAt != 0 }
 
 // countsAlone reports whether the pool need not, or cannot, be asked.

@@ -16,7 +16,6 @@ func (a *Agent) tellEverybody(change func(*user)) {
 	a.advanceChanges()
 }
 
-// advanceChanges has some users hear of what concerns everybody.
 func (a *Agent) advanceChanges() {
 	for range catchUpAtOnce {
 		u, any := a.changes.First()

@@ -10,7 +10,6 @@ const (
 	leaseSpan   = time.Second // what was held when the pool was lost is still so for this long
 )
 
-// heard is what the pool has heard of a user from this instance.
 type heard uint8
 
 const (
@@ -39,7 +38,6 @@ type lease struct {
 	gap      int64 // from one such ask to the next; 0: the last one was granted
 }
 
-// retryNow forgets that the pool had no slots.
 func (l *lease) retryNow() { l.gap, l.retryAt = 0, 0 }
 
 // overcommitted reports whether all instances hold more than there are, as after a loss.
@@ -51,15 +49,12 @@ func (u *user) exhausted(now int64) bool {
 	return u.lease.held >= u.quota.limit || now < u.lease.retryAt && u.heat.yielded(now)
 }
 
-// demanding reports whether requests want more slots than there are.
 func (u *user) demanding(now int64) bool {
 	return u.refusal.inForce() || u.waits.anyWaiting() || now-u.waits.unmetAt < int64(demandSpan)
 }
 
-// freeHere is how many more requests of the user may start here now.
 func (a *Agent) freeHere(u *user) int { return a.capacity(u) - u.upperBound() }
 
-// capacity is how many requests of the user may be in progress here.
 func (a *Agent) capacity(u *user) int {
 	switch {
 	case u.quota.unlimited:
@@ -96,7 +91,6 @@ func (a *Agent) FreeSlots(name string) (int, bool) {
 	return max(0, min(n, u.quota.limit)), true
 }
 
-// wantedSlots is how many slots the agent should hold.
 func (a *Agent) wantedSlots(u *user, now int64) int {
 	n := a.toTell(u)
 	want := n

@@ -38,7 +38,6 @@ func (a *Agent) Lendable(at time.Time, name string) bool {
 	return n > 0 && u.progress.totalAsked() <= max(1, n/2) && len(a.users) <= max(1, a.config.MaxUsers/2)
 }
 
-// lendable is how many places could be lent now.
 func (a *Agent) lendable(u *user) int {
 	// HAProxy tracks the request that it is told so with: that one is inside.
 	taken := max(0, u.progress.totalAsked()-1) + u.places.former

@@ -38,7 +38,6 @@ func (w *waits) waiting() int { return len(w.queue) + len(w.line) }
 
 func (w *waits) anyWaiting() bool { return w.waiting() > 0 }
 
-// noteUnmet notes that there was no slot for a request.
 func (w *waits) noteUnmet(now int64) { w.unmetAt, w.busyAt = now, now }
 
 // uncount is for a withdrawal of which nobody knows whether its count has who waits.
@@ -192,7 +191,6 @@ func (a *Agent) admitRequest(u *user, now, process int64, s standing) Verdict {
 	return Verdict{Allowed: true}
 }
 
-// refuse refuses a request.
 func (a *Agent) refuse(u *user, why cause.Cause, now int64) Verdict {
 	if now >= u.refusal.patientTo {
 		// Who may wait in line comes back to do so, and HAProxy must let them.

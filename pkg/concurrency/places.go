@@ -10,7 +10,6 @@ type Places struct {
 	Places int  // requests that it may have in progress by itself
 }
 
-// placesPhase is where the places of a user's slots are.
 type placesPhase uint8
 
 const (
@@ -21,7 +20,6 @@ const (
 	placesEnding                         // they are taken back, and requests that they admitted are in progress
 )
 
-// recalling reports whether an answer to the withdrawal is to come.
 func (p placesPhase) recalling() bool { return p == placesRecalled || p == placesWithdrawing }
 
 // places is what the agent knows of the places of one user. In every phase but none, at
@@ -198,7 +196,6 @@ func (a *Agent) findUser(name string, now int64) *user {
 	return u
 }
 
-// wakeUnasked wakes a user of whom no request has come.
 func (a *Agent) wakeUnasked(u *user, now int64) {
 	limit := a.quotaOf(u.name).limit
 	a.wake(u, limit, now)

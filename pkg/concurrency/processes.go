@@ -24,7 +24,6 @@ type processes struct {
 	drainUntil  int64 // when the requests of replaced processes are over at the latest; 0: there are none
 }
 
-// An asker is a process in relation to the session.
 type asker uint8
 
 const (
@@ -70,7 +69,6 @@ func (p *processes) setPresent(process, now int64) {
 	}
 }
 
-// succeed is for a session that is with another process.
 func (p *processes) succeed(now int64) {
 	p.gone = max(p.gone, p.process)
 	p.process, p.askedAt, p.next = p.next, now, 0
@@ -82,7 +80,6 @@ func (p *processes) changing(now int64) bool {
 	return p.next != 0 && now-p.nextAt < int64(strangerSpan)
 }
 
-// askerOf says whose the question of a process is.
 func (p *processes) askerOf(process int64) asker {
 	switch {
 	case process == 0 || process == p.process:
@@ -120,7 +117,6 @@ func (a *Agent) Drained(at time.Time) {
 	a.drained()
 }
 
-// takeOver is for a session that is with another process.
 func (a *Agent) takeOver(now int64) {
 	// Questions of the old process may still come in.
 	a.ignoreUntil = now + int64(ignoreSpan)

@@ -33,12 +33,10 @@ type progress struct {
 	draining       int     // in progress on a HAProxy that was replaced
 }
 
-// present is what is in progress on the HAProxy that the session is with.
 func (p *progress) present() int { return int(p.tracked-p.ended) + len(p.pending) }
 
 func (p *progress) totalAsked() int { return p.present() + len(p.strange) + p.draining }
 
-// addAdmitted notes a request that a process is about to track.
 func (p *progress) addAdmitted(by asker, now int64) {
 	switch by {
 	case present:
@@ -52,7 +50,6 @@ func (p *progress) addAdmitted(by asker, now int64) {
 	}
 }
 
-// cancel takes back a request that a process was told to admit.
 func (p *progress) cancel(by asker) {
 	switch {
 	case by == former && p.draining > 0:
@@ -97,7 +94,6 @@ func (p *progress) takePushed(c Count, now int64) {
 	p.pushed, p.heardAt = c.Tracked, now
 }
 
-// forgetCount is for a table that began anew.
 func (p *progress) forgetCount() { p.tracked, p.ended, p.pushed = 0, 0, 0 }
 
 // replaceProcess is for a HAProxy that was replaced with n requests. The session is with one now

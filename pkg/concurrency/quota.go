@@ -6,14 +6,12 @@ import (
 	"github.com/sluice-qos/sluice/pkg/credit"
 )
 
-// A quota is how many slots all instances together may hold for a user.
 type quota struct {
 	limit      int  // > 0; of a user who is not limited any more, what it was
 	unlimited  bool // what runs counts until it has ended, and nobody is refused
 	creditable bool // HAProxy may have credit for the user, as the limit file says
 }
 
-// quotaOf is the quota of a user as the limit file has it now.
 func (a *Agent) quotaOf(name string) quota {
 	if a.config.Lookup == nil {
 		return quota{unlimited: true}

@@ -99,7 +99,6 @@ func (a *Agent) reviewRefusal(u *user, now int64) {
 	}
 }
 
-// endRefusal lets requests through to the agent again.
 func (a *Agent) endRefusal(u *user, now int64) {
 	if u.refusal.inForce() {
 		u.refusal.until = 0
@@ -107,7 +106,6 @@ func (a *Agent) endRefusal(u *user, now int64) {
 	}
 }
 
-// updateTable brings HAProxy's table up to date.
 func (a *Agent) updateTable(u *user, now int64) {
 	u.refusal.taughtAt = now
 	// The zero Until lets everybody through, which is also what a forgotten entry says.

@@ -5,7 +5,6 @@ import (
 	"time"
 )
 
-// serveWaiting decides what can be decided of those who wait.
 func (a *Agent) serveWaiting(u *user, now int64) {
 	w := &u.waits
 	// In the order of arrival: the first has waited longest.

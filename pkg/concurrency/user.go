@@ -94,7 +94,6 @@ func (u *user) slotsBesidePlaces() int {
 	return min(u.places.outside+u.places.beside, u.progress.totalAsked())
 }
 
-// settle lowers bounds when requests that were asked about have ended.
 func (u *user) settle() {
 	asked := u.progress.totalAsked() // is exact
 	u.places.outside, u.places.beside = min(u.places.outside, asked), min(u.places.beside, asked)

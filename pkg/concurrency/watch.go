@@ -112,13 +112,11 @@ func (w *Watch) Observe(at time.Time, r Report) {
 	w.lookAt(u, now)
 }
 
-// dropReport is for an instance that has nothing in progress of a user.
 func (w *Watch) dropReport(u *watched, instance string) {
 	w.reports.Drop(u, instance)
 	delete(u.credits, instance)
 }
 
-// active is the user's requests in progress over all instances.
 func (u *watched) active() int {
 	n := 0
 	for _, i := range u.Reports {
@@ -159,7 +157,6 @@ func (w *Watch) Tick(at time.Time) {
 	}
 }
 
-// look does what is due for one user.
 func (w *Watch) look(u *watched, at time.Time, now int64) {
 	for instance, i := range u.Reports {
 		if now-i.last >= int64(reportSpan) {

@@ -13,7 +13,6 @@ const (
 	withdrawRarely = 5 * time.Second
 )
 
-// recall has HAProxy's places withdrawn as soon as it can be done.
 func (a *Agent) recall(u *user, now int64) {
 	p := &u.places
 	if p.phase != placesLent {
@@ -82,7 +81,6 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 	a.review(u, now)
 }
 
-// withdrawn takes the first answer to a withdrawal.
 func (u *user) withdrawn(rest int, now int64) {
 	p := &u.places
 	switch p.phase {

@@ -83,7 +83,6 @@ type Agent struct {
 	overflow  uint64
 }
 
-// user is what the agent knows of one.
 type user struct {
 	agenda.Place
 	name   string
@@ -93,7 +92,6 @@ type user struct {
 	last   int64 // when the last request came, ns
 }
 
-// pool is what the agent knows of one of the user's pools.
 type pool struct {
 	Pool
 	total int64 // as the pools said last, with what was charged without them since
@@ -238,7 +236,6 @@ func (a *Agent) Left(at time.Time, name string, needs []Need) (left int64, of Ne
 	return left, of, ok
 }
 
-// units divides needs by their units.
 func units(needs []Need) iter.Seq[[]Need] {
 	return func(yield func([]Need) bool) {
 		for len(needs) > 0 {
@@ -254,7 +251,6 @@ func units(needs []Need) iter.Seq[[]Need] {
 	}
 }
 
-// costsOf returns the limits of some needs.
 func costsOf(needs []Need) []limits.Cost {
 	costs := make([]limits.Cost, len(needs))
 	for i, n := range needs {
@@ -263,7 +259,6 @@ func costsOf(needs []Need) []limits.Cost {
 	return costs
 }
 
-// dropWaiting takes a request out of its user's queue.
 func (a *Agent) dropWaiting(w *Waiting) {
 	u := w.owner
 	if u.queue = slices.DeleteFunc(u.queue, func(other *Waiting) bool { return other == w }); len(u.queue) == 0 {

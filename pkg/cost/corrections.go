@@ -10,13 +10,11 @@ import (
 // presentSecond stands for the second in which a correction is sent.
 const presentSecond = math.MinInt64
 
-// correctionOf is what corrections are summed by.
 type correctionOf struct {
 	user, unit string
 	second     int64 // the first one that is in the same windows as the charge, or presentSecond
 }
 
-// correction is a change that the pools have still to hear of.
 type correction struct {
 	correctionOf
 	costs  []limits.Cost
@@ -51,7 +49,6 @@ func (c *corrections) hasRoom(now int64, user string, needs []Need, second int64
 	return room >= 0
 }
 
-// makeRoom folds if there is no room for so many more.
 func (c *corrections) makeRoom(now int64, n int) {
 	// Windows end with full seconds, and a second fold within one would find nothing.
 	if len(c.order)+n > c.max && c.folded != now {

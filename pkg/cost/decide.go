@@ -145,7 +145,6 @@ func (a *Agent) part(limit int64) int64 {
 	return part
 }
 
-// finish decides a request that waits.
 func (a *Agent) finish(w *Waiting, v Verdict) {
 	w.Verdict, w.decided = v, true
 	a.dropWaiting(w)

@@ -76,7 +76,6 @@ func (a *Agent) nextRequests(now int64, most int) (requests []*Waiting) {
 	return requests
 }
 
-// ask is the correction as it is sent.
 func (c *correction) ask(sec, change int64) Ask {
 	if c.second != presentSecond {
 		sec = c.second
@@ -88,7 +87,6 @@ func (c *correction) ask(sec, change int64) Ask {
 	return ask
 }
 
-// ask asks about a request that waits.
 func (w *Waiting) ask(sec int64) Ask {
 	ask := Ask{User: w.owner.name, Second: sec, Entries: make([]Entry, len(w.needs)), waits: w}
 	for i, n := range w.needs {
@@ -130,7 +128,6 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	}
 }
 
-// granted is the verdict about a request that was charged.
 func (a *Agent) granted(w *Waiting, ask Ask, g Grant) Verdict {
 	v := Verdict{Allowed: true, Charged: true, Second: ask.Second}
 	for i, n := range w.needs {

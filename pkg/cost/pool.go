@@ -11,7 +11,6 @@ type Pool struct {
 	Start  int64 // seconds since the epoch
 }
 
-// previous is the pool of the window before.
 func (p Pool) previous() Pool {
 	p.Start -= p.Window.Seconds()
 	return p

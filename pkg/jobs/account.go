@@ -52,7 +52,6 @@ func (a *account) acquire(now time.Time, c Claim, l Limits, lease time.Duration,
 	return v
 }
 
-// renewLease reports whether the claim's lease could be begun anew.
 func (a *account) renewLease(now time.Time, c Claim, lease time.Duration) bool {
 	s := a.slotOf(c.ID)
 	if s == nil || s.Holder != c.Holder {

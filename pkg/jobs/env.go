@@ -28,7 +28,6 @@ type Env struct {
 // maxSnooze is the longest snooze and jitter.
 const maxSnooze = 24 * time.Hour
 
-// lookUpIn is os.LookupEnv for an environment like os.Environ's.
 func lookUpIn(environ []string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		for _, entry := range environ {

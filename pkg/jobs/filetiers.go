@@ -45,7 +45,6 @@ func (f FileTiers) InForce() string {
 	return set.Version() + " " + set.Expires().String()
 }
 
-// hasTotal reports whether there is a tier whose total Totals replace.
 func (f FileTiers) hasTotal(tier string) bool {
 	_, replaced := f.Totals[tier]
 	_, exists := f.currentSet().TierLimits(tier)

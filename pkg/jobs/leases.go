@@ -61,7 +61,6 @@ func (l *leases) removeEnded(held *lease) bool {
 	return true
 }
 
-// remove reports whether the lease was there.
 func (l *leases) remove(holder string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -216,7 +216,6 @@ func builtinWorkers(service string) Workers {
 
 var prefixForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// prefixOf is how a service's variables begin.
 func prefixOf(service string, prefixes map[string]string) (string, error) {
 	prefix := prefixes[service]
 	switch {

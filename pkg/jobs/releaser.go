@@ -45,7 +45,6 @@ func (r *releaser) finish(ctx context.Context, ended claimed) {
 	}
 }
 
-// release gives a slot back. It reports false if that has to be tried again.
 func (r *releaser) release(ctx context.Context, ended claimed) bool {
 	reserved, err := r.cfg.Slots.Release(ctx, ended.claim, ended.tier.Limits, r.cfg.Reserve)
 	// It fails as often as it is tried, and the slots after it can be given back.
@@ -66,7 +65,6 @@ func (r *releaser) release(ctx context.Context, ended claimed) bool {
 	return true
 }
 
-// releaseLater has the loop give a slot back.
 func (r *releaser) releaseLater(ended claimed) {
 	ended.leaseUntil = time.Now().Add(r.cfg.Lease)
 	r.keep(ended)

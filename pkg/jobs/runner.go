@@ -270,14 +270,12 @@ func callEvery(ctx context.Context, interval time.Duration, do func()) {
 	}
 }
 
-// within calls a function with a context that ends after the limit.
 func within[T any](ctx context.Context, limit time.Duration, call func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return call(ctx)
 }
 
-// serviceOf is the service that a queue belongs to.
 func serviceOf(queue string) string {
 	service, _ := Split(queue)
 	return service

@@ -5,7 +5,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// runnerMetrics are of one process.
 type runnerMetrics struct {
 	Workers  *prometheus.GaugeVec     // by queue
 	Running  *prometheus.GaugeVec     // by tier, queue

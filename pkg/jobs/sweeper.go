@@ -79,7 +79,6 @@ func (s *sweeper) waitForNext(ctx context.Context) {
 	}
 }
 
-// sweepInTurn sweeps once if it is this process's turn.
 func (s *sweeper) sweepInTurn(ctx context.Context) error {
 	verdict, err := within(ctx, s.cfg.AnswerTimeout, func(ctx context.Context) (Verdict, error) {
 		return s.cfg.Slots.Acquire(ctx, s.turn, oneTurn, s.turnLease(), false)
@@ -109,7 +108,6 @@ func (s *sweeper) sweepInTurn(ctx context.Context) error {
 	return nil
 }
 
-// endTurn lets another process sweep.
 func (s *sweeper) endTurn() {
 	if s.sweeps == 0 {
 		return
@@ -235,7 +233,6 @@ func (r *runnerParts) unknown(ctx context.Context, jobs []Job) (ids []string, er
 	return ids, nil
 }
 
-// ids are those of all jobs.
 func (u Usage) ids() map[string]bool {
 	ids := map[string]bool{}
 	for _, slot := range slices.Concat(u.Held, u.Reserved) {

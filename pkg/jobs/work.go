@@ -62,7 +62,6 @@ func (d *Delay) Error() string { return fmt.Sprintf("wait up to %v: %v", d.For, 
 // Unwrap is why the job has to wait.
 func (d *Delay) Unwrap() error { return d.Err }
 
-// claimed is an attempt at a job that has claimed a slot of its user.
 type claimed struct {
 	Attempt
 	claim      Claim
@@ -139,7 +138,6 @@ func (r *Runner) runCounted(ctx context.Context, try claimed, do func(context.Co
 	return do(ctx)
 }
 
-// refuse delays a job that got no slot.
 func (r *Runner) refuse(ctx context.Context, try claimed, verdict Verdict) error {
 	// A slot that is free, and yet refused, is for other jobs of the user, which came before.
 	limits, reason := try.tier.Limits, "line"

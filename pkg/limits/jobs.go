@@ -110,7 +110,6 @@ func (d Dedicated) Workers() map[string]int {
 	return all
 }
 
-// class is that of the queues of its own.
 func (d Dedicated) class(of string) string { return of + "-" + d.Name }
 
 // Dedicated are the workers that the file dedicates to tiers and users, users first, and sorted.

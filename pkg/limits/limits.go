@@ -76,7 +76,6 @@ type Limits struct {
 	more  *more  // nil for most, so that limits of each of many users are small
 }
 
-// more is what few limits have.
 type more struct {
 	costs []Cost   // sorted by unit and window
 	off   []string // the fields whose mode is off, sorted

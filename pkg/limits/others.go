@@ -19,7 +19,6 @@ const anonymousOthers = OthersKey + ":anonymous"
 // maxOthersPattern is the longest pattern, in bytes, that is in its key as it is.
 const maxOthersPattern = 60
 
-// othersOf is the key of the names beyond the quota that match a pattern.
 func othersOf(pattern string) string {
 	// A key must fit HAProxy's tables, with a class in front of it.
 	if len(pattern) > maxOthersPattern {

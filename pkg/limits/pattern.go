@@ -20,7 +20,6 @@ type matcher struct {
 	odd                []odd // sorted by literals, most first, and index
 }
 
-// affixes are the indexes of patterns by their text.
 type affixes struct {
 	index   map[string]int
 	lengths []int // of the texts in bytes, the longest first

@@ -75,7 +75,6 @@ func RateName(class string, w Window) string {
 // slash, all of it is the class.
 func ParseRateName(name string) (class string, w Window) { return parseName(name, Windows[1:]) }
 
-// parseName takes one of the windows' names off the end of a name.
 func parseName(name string, windows []Window) (of string, w Window) {
 	if of, window, ok := strings.Cut(name, "/"); ok {
 		for _, w := range windows {

@@ -137,7 +137,6 @@ func (s *Set) LimitsBandwidth() bool {
 	return found
 }
 
-// eachLimits calls of with all limits of all users.
 func (s *Set) eachLimits(of func(*Limits)) {
 	for _, e := range slices.Concat(s.content.Entries, []*Entry{s.content.fallback}) {
 		e.eachLimits(of)

@@ -57,7 +57,6 @@ func (c Account) Take(at time.Time, a Ask) (Account, Grant) {
 	return c, Grant{Tokens: granted, Total: *total, Limit: max(0, room)}
 }
 
-// credit is the current second's.
 func (c *Account) credit(a Ask) int {
 	return max(0, min(a.Burst, c.Credit+a.Limit-c.Before))
 }

@@ -19,7 +19,6 @@ type arrivals struct {
 	last       int64   // time of the last event, ns
 }
 
-// record counts one event.
 func (a *arrivals) record(now int64) {
 	dt := float64(max(0, now-a.last))
 	a.fast = a.fast*math.Exp(-dt/fastAverage) + 1/fastAverage

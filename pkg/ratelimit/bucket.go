@@ -97,7 +97,6 @@ type shortage struct {
 	refusingAt int64 // when HAProxy was last told to refuse the key, ns
 }
 
-// demand is what may be wanted of a key. It outlives windows.
 type demand struct {
 	arrivals arrivals
 	waiting  int   // requests of the owner's queue that want a token
@@ -146,7 +145,6 @@ func (b *bucket) target(now int64, instances int) int {
 // have them yet, and without them a request would be refused below the limit.
 func (b *bucket) reclaim() { b.balance, b.back = b.balance+b.back, 0 }
 
-// longWindow reports whether the window is longer than a second.
 func (b *bucket) longWindow() bool { return b.length() > second }
 
 // length is the window's, ns.
@@ -178,7 +176,6 @@ func windowStart(now int64, w limits.Window) int64 {
 	return sec - sec%w.Seconds()
 }
 
-// user is what an agent knows of one user.
 type user struct {
 	name    string
 	buckets []*bucket  // one for each class and window seen: few

@@ -79,7 +79,6 @@ func (a *Agent) collect(now int64, flush bool, asks []Ask) []Ask {
 	return asks
 }
 
-// takeBatch uses up the list while there is room and returns what is left.
 func takeBatch[T any](list []T, room *int, use func(T) bool) []T {
 	n := 0
 	for n < len(list) && *room > 0 {
@@ -94,7 +93,6 @@ func takeBatch[T any](list []T, room *int, use func(T) bool) []T {
 	return list[:left]
 }
 
-// makeReport makes an Ask that carries what the bucket has to report.
 func (a *Agent) makeReport(b *bucket) Ask {
 	ask := a.emptyAsk(b, b.start)
 	ask.Debt, ask.Back, ask.Instances = b.debt, b.back, a.sharers(b)
@@ -102,7 +100,6 @@ func (a *Agent) makeReport(b *bucket) Ask {
 	return ask
 }
 
-// makeAsk makes an Ask for tokens of the current window.
 func (a *Agent) makeAsk(b *bucket, now int64) (Ask, bool) {
 	// One ask at a time: with two, the second would be for tokens that the first one brings.
 	if b.asking || a.leaving || a.decidesAlone(b) {

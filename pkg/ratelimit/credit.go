@@ -42,7 +42,6 @@ func (a *Agent) lapsed(b *bucket, c Credit, now int64) bool {
 	return c == Lapsed && b.portion.lentAt < a.generationAt && now-b.start*second < lendBefore
 }
 
-// observeCredit takes what HAProxy says with a question.
 func (a *Agent) observeCredit(b *bucket, c Credit, now int64) {
 	p := &b.portion
 	lapsed := a.lapsed(b, c, now)

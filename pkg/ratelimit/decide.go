@@ -136,7 +136,6 @@ func (a *Agent) admitRequest(w *Waiting, now int64) Verdict {
 	return v
 }
 
-// available reports whether the bucket can admit a request now.
 func (a *Agent) available(b *bucket) bool {
 	switch {
 	case a.entrusted(b):

@@ -104,12 +104,10 @@ func (a *Agent) Fail(at time.Time, ask Ask) {
 	}
 }
 
-// reportOnly is an Ask of the same window that reports and wants nothing.
 func (a Ask) reportOnly(debt, back int) Ask {
 	return Ask{Key: a.Key, WindowStart: a.WindowStart, Limit: a.Limit, Burst: a.Burst, Reserve: a.Reserve, Debt: debt, Back: back}
 }
 
-// giveBack reports tokens that nobody here will use.
 func (a *Agent) giveBack(ask Ask, tokens int) {
 	if tokens > 0 {
 		a.report(ask.reportOnly(0, tokens))

@@ -6,7 +6,6 @@ import (
 	"github.com/sluice-qos/sluice/pkg/credit"
 )
 
-// fleet is what an agent knows of all agents.
 type fleet struct {
 	instances int   // agents in the cluster, this one included
 	rank      int   // this agent's place among them
@@ -37,7 +36,6 @@ const (
 	maxFormer  = 16 // numbers of instances remembered
 )
 
-// become takes the number of agents in a second.
 func (f *fleet) become(now int64, instances, rank int) {
 	instances, rank = max(1, instances), max(0, rank)
 	switch {
@@ -78,7 +76,6 @@ func (f *fleet) ceiling(limit int, sec int64) int {
 	return max(rest, least)
 }
 
-// settled reports whether all agents go by the same number in a second.
 func (f *fleet) settled(sec int64) bool {
 	for _, o := range f.former {
 		if o.through >= sec {

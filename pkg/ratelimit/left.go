@@ -40,7 +40,6 @@ func (b *bucket) current(now int64) bool {
 	return in >= -second && in < b.length()
 }
 
-// remaining is how many more requests of a bucket can be admitted.
 func (a *Agent) remaining(b *bucket) int {
 	switch {
 	case a.cutOff(b):

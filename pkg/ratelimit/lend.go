@@ -50,7 +50,6 @@ func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
 	return true
 }
 
-// lendable reports whether HAProxy can have credit for one limit.
 func (a *Agent) lendable(b *bucket, now int64) bool {
 	a.advanceWindow(b, now)
 	p := &b.portion

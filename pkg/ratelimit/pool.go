@@ -60,7 +60,6 @@ func Take(total int, a Ask) Grant {
 	return Grant{Tokens: granted, Total: total + granted}
 }
 
-// grantFrom is what the Ask gets of so many free tokens.
 func (a Ask) grantFrom(free int) int {
 	granted := min(a.Need, free)
 	return granted + min(a.Ahead, (free-granted)/(2*max(1, a.Instances)))

@@ -64,7 +64,6 @@ func (p *portion) forgetAt() int64 {
 // recalled reports whether HAProxy has been told to spend nothing in a second.
 func (p *portion) recalled(sec int64) bool { return p.phase == portionRecalled && sec <= p.through }
 
-// divide computes the portions of the bucket's limit.
 func (a *Agent) divide(b *bucket) {
 	p := &b.portion
 	if p.phase == portionNone {

@@ -96,14 +96,12 @@ func (a *Agent) settleRecalled(b *bucket, sec int64, spent int) {
 	}
 }
 
-// endRecall ends a recall that is over in the bucket's second.
 func (a *Agent) endRecall(b *bucket) {
 	if p := &b.portion; p.phase == portionRecalled && b.start > p.through {
 		p.phase = portionWithheld
 	}
 }
 
-// spendRest counts HAProxy's portion of the bucket's second as spent.
 func (a *Agent) spendRest(b *bucket) {
 	p := &b.portion
 	switch {

@@ -109,7 +109,6 @@ func (b *bucket) clearWindow() {
 	b.lease, b.ledger, b.shortage = lease{}, ledger{}, shortage{}
 }
 
-// review does what is due for one bucket.
 func (a *Agent) review(b *bucket, now int64) {
 	// Alone nothing is leased, so nothing lies idle; whoever leaves has given back what it had.
 	if a.decidesAlone(b) || a.leaving {
@@ -160,7 +159,6 @@ func (a *Agent) probing(b *bucket) bool {
 	return b.balance == 0 && !b.asking && (b.refusing || b.spent && b.unmet > 0)
 }
 
-// nextDue reports whether the next window should be asked for now.
 func (a *Agent) nextDue(b *bucket, now int64) bool {
 	return !b.nextAsk && now >= b.end()-a.lead-b.early && a.nextMatters(b, now)
 }

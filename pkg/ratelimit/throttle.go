@@ -14,19 +14,16 @@ func (a *Agent) throttleNow(b *bucket, now int64) {
 	}
 }
 
-// refuseInHAProxy has HAProxy refuse requests of the key.
 func (a *Agent) refuseInHAProxy(b *bucket, now int64) {
 	b.refusing, b.refusingAt = true, now
 	a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: b.key, WindowStart: b.start, Limit: b.rate.Max})
 }
 
-// liftRefusal lets requests of the key through to the agent again.
 func (a *Agent) liftRefusal(b *bucket) {
 	b.refusing = false
 	a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: b.key, WindowStart: b.start, Limit: b.rate.Max, Lift: true})
 }
 
-// markSpent notes that the pool has nothing more for this window.
 func (a *Agent) markSpent(b *bucket, now int64) {
 	// Several answers may say so before a probe is due: the gap grows once for each probe.
 	if b.probeGap == 0 || b.probeAt <= now {

@@ -73,7 +73,6 @@ func (a *Agent) serveQueue(u *user, now int64) {
 	}
 }
 
-// dropWaiting takes requests out of a user's queue.
 func (a *Agent) dropWaiting(u *user, gone func(*Waiting) bool) {
 	if u.queue = slices.DeleteFunc(u.queue, gone); len(u.queue) == 0 {
 		delete(a.queues, u)
@@ -193,7 +192,6 @@ func (a *Agent) Cancel(at time.Time, name string, rates []limits.Rate, v Verdict
 	}
 }
 
-// restore undoes what spend did for a request of a second.
 func (a *Agent) restore(b *bucket, sec, now int64) {
 	a.advanceWindow(b, now)
 	switch {

@@ -151,7 +151,6 @@ func (o *watched) heard(now int64, instance string) (begins bool) {
 
 func (s sharer) shares(now int64) bool { return now-s.last < int64(watchSpan) }
 
-// sharers counts the agents that serve the key.
 func (o *watched) sharers(now int64) int {
 	n := 0
 	for _, s := range o.agents {

@@ -157,7 +157,6 @@ func parseList(q url.Values, orders ...api.Sort) (by api.Sort, n int, err error)
 	return by, n, err
 }
 
-// parseLength reads the length of a list.
 func parseLength(q url.Values) (n int, err error) {
 	s := q.Get("n")
 	if s == "" {
@@ -170,7 +169,6 @@ func parseLength(q url.Values) (n int, err error) {
 	return n, nil
 }
 
-// serveJob answers why a background job waits.
 func serveJob(source API) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)

@@ -23,7 +23,6 @@ var fieldsOf = map[api.Action][]string{
 	api.UnblockUser:    {"reason"},
 }
 
-// parseBody reads a body.
 func parseBody(body []byte, a *api.OverrideRequest) error {
 	values, err := parseFields(body, fieldsOf[a.Action])
 	if err != nil {

@@ -155,7 +155,6 @@ func explain(leader api.Leader, err error) error {
 	return fmt.Errorf("polygen %s leads, and cannot be reached at %s from here (%w): %s", leader.Name, leader.Address, err, advice)
 }
 
-// refuse answers that the polygen that leads cannot be asked.
 func (f *Forwarder) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if skipped, ok := f.failures.Allow(); ok {
 		f.Logger.Warn("request not forwarded", slog.Any("error", err), slog.Int("requests", skipped+1))
@@ -163,7 +162,6 @@ func (f *Forwarder) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	daemon.WriteError(w, r, http.StatusServiceUnavailable, err.Error())
 }
 
-// transportTo returns the connections to an address.
 func (f *Forwarder) transportTo(address, host string) *http.Transport {
 	f.mu.Lock()
 	defer f.mu.Unlock()

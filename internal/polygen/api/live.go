@@ -52,7 +52,6 @@ func serveLive(mux *http.ServeMux, live Live) {
 	})
 }
 
-// serveEvents answers how many requests of one user started and ended.
 func serveEvents(live Live) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/events/"), r.URL.Query())
@@ -70,7 +69,6 @@ func serveEvents(live Live) http.HandlerFunc {
 	}
 }
 
-// parseWatch reads the question of a live stream.
 func parseWatch(q url.Values) (api.Question, error) {
 	by, n, err := parseList(q, usersOrders...)
 	if err != nil {

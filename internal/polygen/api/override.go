@@ -33,7 +33,6 @@ const (
 	defaultFor = time.Hour
 )
 
-// serveOverrides adds the paths that change something.
 func serveOverrides(mux *http.ServeMux, hand Overrider) {
 	mux.HandleFunc("GET /api/v1/overrides", func(w http.ResponseWriter, _ *http.Request) { daemon.WriteJSON(w, http.StatusOK, hand.Overrides()) })
 	act := func(w http.ResponseWriter, r *http.Request, action api.Action, user string, do func(context.Context, api.OverrideRequest) (any, error)) {
@@ -83,7 +82,6 @@ func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
 	daemon.WriteError(w, r, http.StatusMethodNotAllowed, "method "+r.Method+" is not allowed: use "+strings.ReplaceAll(first, ", ", " or "))
 }
 
-// statusOf is the status that answers a request with this result.
 func statusOf(err error) int {
 	switch {
 	case errors.Is(err, api.ErrNoOverride):

@@ -117,7 +117,6 @@ func (r *record) state(now, since int64) (api.State, []api.Why) {
 	return state, why
 }
 
-// limitsOf are the limits of a user and how much of each is used.
 func (r *record) limitsOf(now int64, started map[string]float64) []api.Limit {
 	all := []api.Limit{}
 	active, moved := r.progressAndBytes(now)

@@ -19,7 +19,6 @@ const (
 	maxSeries = 16
 )
 
-// history is what a user used in each of the last seconds.
 type history struct {
 	wanted  int64 // in ns
 	samples []sample

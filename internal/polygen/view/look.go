@@ -170,7 +170,6 @@ func (l *Look) known(t *top, n int) []*record {
 	return all
 }
 
-// recent returns the n users who were reported last.
 func (v *View) recent(now int64, n int) []api.Summary {
 	all := []api.Summary{}
 	for r := v.newest; r != nil && len(all) < n; r = r.older {

@@ -59,7 +59,6 @@ type View struct {
 	dropped        uint64
 }
 
-// record is what is known of one wire key.
 type record struct {
 	key          string
 	newer, older *record
@@ -95,7 +94,6 @@ type window struct {
 	throttleMax int   // the limit at that time
 }
 
-// total is what was counted in one window.
 type total struct {
 	begin int64 // in s
 	cost.Total
@@ -372,7 +370,6 @@ func (w *window) throttledUntil() int64 {
 	return (w.throttled + w.window.Seconds()) * int64(time.Second)
 }
 
-// charge takes the total of costs of a window.
 func (w *window) charge(now int64, c limits.Cost, begin int64, sum cost.Total) {
 	before := w.at(begin)
 	// A report does not say how much of the total leaves no debt: see cost.Total.
@@ -389,7 +386,6 @@ func (w *window) charge(now int64, c limits.Cost, begin int64, sum cost.Total) {
 	w.set(c.Window.Seconds(), c.WindowStart(now/int64(time.Second)), next)
 }
 
-// charged is what was charged of a limit in the window of a second.
 func (r *record) charged(second int64, c limits.Cost) total {
 	w := r.find(c.Unit, c.Window, true)
 	begin := c.WindowStart(second)
@@ -433,7 +429,6 @@ func (v *View) Started(at time.Time, instance, key string, active int, starts fl
 	p.startsAt, p.running, p.starts, p.classes = now, active, starts, classes
 }
 
-// place returns the reports of an instance.
 func (r *record) place(now int64, instance string) *place {
 	// Sorted, because thousand instances may serve one user.
 	find := func() (int, bool) {

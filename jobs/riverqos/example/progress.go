@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// tally is what the jobs themselves saw.
 type tally struct {
 	jobs  int // of each user
 	since time.Time
@@ -96,7 +95,6 @@ func (w *worker) showProgress(ctx context.Context, out io.Writer) error {
 	}
 }
 
-// writeSummary says what was seen.
 func (w *worker) writeSummary(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(out, "\ndone")
 	for _, user := range users {

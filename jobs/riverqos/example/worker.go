@@ -32,7 +32,6 @@ var users = []string{"fred", "paula"}
 //go:embed limits.yaml
 var limitFile []byte
 
-// analysis is a job. Its user is in its arguments.
 type analysis struct {
 	User string        `json:"user"`
 	Each time.Duration `json:"each"`

@@ -76,7 +76,6 @@ func (g *Agenda[T]) Take(now int64, look func(T)) {
 	}
 }
 
-// findNext finds the first tick that anything stands in.
 func (g *Agenda[T]) findNext() {
 	if g.next == 0 || g.next > g.done || len(g.today) > 0 {
 		return

@@ -34,7 +34,6 @@ type Calls[Call, Reply any] struct {
 	skip int                 // so many of the next groups do not pause
 }
 
-// group is calls that are sent together.
 type group[Call, Reply any] struct {
 	calls   []Call
 	callers []context.Context // of each call
@@ -83,7 +82,6 @@ func (c *Calls[Call, Reply]) join(ctx context.Context, call Call) (joined *group
 	return joined, len(joined.calls) - 1
 }
 
-// leave ends a group that nobody waits for any more.
 func (c *Calls[Call, Reply]) leave(left *group[Call, Reply]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +95,6 @@ func (c *Calls[Call, Reply]) leave(left *group[Call, Reply]) {
 	}
 }
 
-// run sends a group when it is its turn.
 func (c *Calls[Call, Reply]) run(next *group[Call, Reply]) {
 	defer next.cancel()
 	defer close(next.done)
@@ -138,7 +135,6 @@ func (c *Calls[Call, Reply]) await(ctx context.Context) (paused bool, err error)
 	}
 }
 
-// rest is how long the next group waits for more calls.
 func (c *Calls[Call, Reply]) rest() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

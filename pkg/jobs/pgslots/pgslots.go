@@ -183,7 +183,6 @@ func (s *slots) Taken(ctx context.Context, users []string) (all []jobs.Slot, err
 	return all, err
 }
 
-// queryJobs reads rows of a job and its queue.
 func (s *slots) queryJobs(ctx context.Context, user, sql string, args ...any) (list []jobs.Job, err error) {
 	var id, queue []byte
 	err = s.queryEach(ctx, []any{&id, &queue}, func() {

@@ -141,7 +141,6 @@ func reasonOf(err error) string {
 	return redisbus.LimitErrorReason(err)
 }
 
-// follow reads the limits if they are others than those in force.
 func (l *Limits) follow(ctx context.Context) error {
 	version, err := l.reader.Version(ctx)
 	if err != nil {

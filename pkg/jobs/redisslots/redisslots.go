@@ -181,13 +181,11 @@ func (s *slots) Taken(ctx context.Context, users []string) (all []jobs.Slot, err
 	return all, nil
 }
 
-// A call is one of the script.
 type call struct {
 	keys []string
 	args []any
 }
 
-// callForUser calls the script for a user.
 func (s *slots) callForUser(ctx context.Context, user string, args []any) *redis.Cmd {
 	reply, err := s.calls.Do(ctx, call{userKeys(user), args})
 	if err != nil {
@@ -235,13 +233,11 @@ func (s *slots) sendAll(ctx context.Context, calls []call) []*redis.Cmd {
 	return replies
 }
 
-// beginArguments begins a call's arguments.
 func beginArguments(operation string) []any {
 	// The script finds the user's name in a key by what is before it, which is equally long in all of them.
 	return append(make([]any, 0, 16), operation, len(userKey(0, "slots", ""))+1, int64(ttl/time.Second))
 }
 
-// withLimits ends them. A queue's limit above the total is the total.
 func withLimits(args []any, l jobs.Limits) []any {
 	args = append(args, min(l.Total, most), min(l.OfOthers(), most))
 	for queue, n := range l.Queues {

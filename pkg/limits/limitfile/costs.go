@@ -48,13 +48,11 @@ var (
 	}}
 )
 
-// costUnit is a unit as the file declares it.
 type costUnit struct {
 	limits.CostUnit
 	dayStart time.Duration // of limits for each day
 }
 
-// readCostUnits reads the units that requests cost.
 func (f *file) readCostUnits(where place, n *yaml.Node) {
 	f.units = map[string]costUnit{}
 	if !f.isSized(n, where, limits.MaxCostUnits, "units") {
@@ -143,7 +141,6 @@ func (f *file) readEstimate(u *costUnit, where place, n *yaml.Node) {
 	}
 }
 
-// isChargedClass reports whether a class is one that a request can be of.
 func (f *file) isChargedClass(n *yaml.Node, at place) bool {
 	switch {
 	case n.Value == limits.All:
@@ -171,7 +168,6 @@ func (u costUnit) largestEstimate() (field string, most int64) {
 	return field, most
 }
 
-// parseJSONPath reads names with dots between them.
 func parseJSONPath(s string) ([]string, error) {
 	if len(s) > maxJSONPath || !jsonPathForm.MatchString(s) {
 		return nil, fmt.Errorf("must be %s, got %s", jsonPathForms, quote(s))

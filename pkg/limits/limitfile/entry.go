@@ -61,7 +61,6 @@ var comments = kind[string]{forms: "text", parse: func(s string) (string, error)
 	return s, nil
 }}
 
-// entryReader reads one mapping of limits.
 type entryReader struct {
 	*file
 	spec
@@ -69,18 +68,15 @@ type entryReader struct {
 	under layer // what the entry lies on: its tier, and below an override the user's own entry
 }
 
-// add notes what a field is set to.
 func (e *entryReader) add(name string, n *yaml.Node, value int64) {
 	e.settings = append(e.settings, setting{name: name, value: value, line: int32(n.Line - e.first), sets: true})
 }
 
-// replace is add for a field that takes the place of all below it.
 func (e *entryReader) replace(name string, n *yaml.Node, value int64) {
 	e.add(name, n, value)
 	e.settings[len(e.settings)-1].drops = true
 }
 
-// drop notes that nothing counts that was set of a field before.
 func (e *entryReader) drop(name string) {
 	e.settings = append(e.settings, setting{name: name, drops: true})
 }
@@ -92,7 +88,6 @@ func (e *entryReader) readNumber(k kind[int64], at place, n *yaml.Node, name str
 	return v, ok
 }
 
-// readWhole reads a number in the place of a mapping.
 func (e *entryReader) readWhole(k kind[int64], at place, n *yaml.Node, name string) {
 	if v, ok := read(e.file, k, at, n); ok {
 		e.replace(name, n, v)
@@ -227,7 +222,6 @@ func (e *entryReader) readCosts(at place, n *yaml.Node) {
 	}
 }
 
-// readCost reads the limits of one unit.
 func (e *entryReader) readCost(unit costUnit, at place, n *yaml.Node) {
 	field := "costs." + unit.Name
 	switch {
@@ -293,7 +287,6 @@ func (e *entryReader) readBandwidth(at place, n *yaml.Node) {
 	}
 }
 
-// readJobs reads limits of background jobs.
 func (e *entryReader) readJobs(at place, n *yaml.Node) {
 	if !e.isPlain(n) {
 		return
@@ -321,7 +314,6 @@ func (e *entryReader) readJobs(at place, n *yaml.Node) {
 	}
 }
 
-// readJobsQueues reads limits by service.
 func (e *entryReader) readJobsQueues(at place, n *yaml.Node) {
 	if !e.isPlain(n) || e.lifts("jobs.queues", n) {
 		return

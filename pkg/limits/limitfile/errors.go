@@ -46,7 +46,6 @@ func (e Errors) Unwrap() []error {
 	return errs
 }
 
-// problems collects the errors of a file while it is read.
 type problems struct {
 	file  string
 	found Errors // the first maxCollected
@@ -66,7 +65,6 @@ func (p *problems) addError(line, column int, format string, args ...any) {
 	p.found = append(p.found, &Error{p.file, line, column, fmt.Sprintf(format, args...)})
 }
 
-// errors returns what was found as Parse reports it.
 func (p *problems) errors() Errors {
 	slices.SortStableFunc(p.found, func(a, b *Error) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
@@ -87,7 +85,6 @@ func (p *problems) errors() Errors {
 // a user, or something that has no name.
 type place struct{ kind, name, field string }
 
-// below is the place of a field of the mapping that is here.
 func (p place) below(field string) place {
 	if p.field != "" {
 		field = p.field + "." + field

@@ -49,7 +49,6 @@ func (f *file) isLowerName(n *yaml.Node, where place, most int) bool {
 	return false
 }
 
-// readQueues reads the numbers of workers.
 func (f *file) readQueues(where place, n *yaml.Node) {
 	if !f.isSized(n, where, maxServices, "services") {
 		return
@@ -127,7 +126,6 @@ func bareNumbers(n *yaml.Node) (bare []*yaml.Node) {
 	return bare
 }
 
-// readDedicated reads the workers that tiers and users have for themselves.
 func (f *file) readDedicated(where place, n *yaml.Node) {
 	for key, value := range f.eachEntry(n, where, "{enterprise: {priority: 10}}") {
 		at := where.below(key.Value)

@@ -85,7 +85,6 @@ type model struct {
 	overrides map[string]*spec // by user
 }
 
-// tier is what the file says of a tier.
 type tier struct {
 	layer
 	line int // 0 if the mapping has no value, which is an error
@@ -95,10 +94,8 @@ func newModel() *model {
 	return &model{classes: classes, tiers: map[string]*tier{}, exempt: map[string]int{}}
 }
 
-// written is how an entry is written.
 type written struct{ shape, values string }
 
-// file is a limit file while it is read.
 type file struct {
 	problems
 	resolver // with the model

@@ -33,7 +33,6 @@ func (f *file) eachEntry(n *yaml.Node, where place, example string) iter.Seq2[*y
 	}
 }
 
-// allEntries is eachEntry with repeated names.
 func (f *file) allEntries(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
 		if !f.isPlain(n) {
@@ -218,7 +217,6 @@ func describe(n *yaml.Node) string {
 
 const unlimited = "unlimited"
 
-// isUnlimited reports whether a node lifts a limit.
 func isUnlimited(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Value == unlimited }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }

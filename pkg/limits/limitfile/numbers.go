@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// kind is a form of scalars.
 type kind[T any] struct {
 	forms  string                  // what is valid, for errors
 	parse  func(string) (T, error) // its errors follow the name of the field
@@ -129,7 +128,6 @@ func isPlainNumber(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == "" && (s[0] != '0' || s == "0")
 }
 
-// scale is a form of numbers with units.
 type scale struct {
 	forms    string
 	word     string // for a unit in errors
@@ -203,7 +201,6 @@ func (c scale) parse(s string) (int64, error) {
 	return n * factor, nil
 }
 
-// parsePriority reads a whole number from -MaxPriority to MaxPriority.
 func parsePriority(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	switch plain := isPlainNumber(strings.TrimPrefix(s, "-")) && s != "-0"; {
@@ -229,7 +226,6 @@ func ParseJobs(s string) (int, error) {
 	return int(n), err
 }
 
-// failureRate is how many failures are possible in a window.
 type failureRate struct {
 	count  int
 	window limits.Window

@@ -70,7 +70,6 @@ func CheckOverride(o limits.Override) error {
 	return err
 }
 
-// checkOverride is CheckOverride. It also returns the override's limits.
 func checkOverride(o limits.Override) (*yaml.Node, error) {
 	runes := utf8.RuneCountInString(o.Reason)
 	switch {
@@ -99,7 +98,6 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 
 func isWritable(t time.Time) bool { return t.IsZero() || t.Year() >= 1970 && t.Year() < 2200 }
 
-// overrideNode reads the limits of an override as the nodes of a limit file.
 func overrideNode(data []byte) (*yaml.Node, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not UTF-8 text")

@@ -140,7 +140,6 @@ func isWord(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '_'
 }
 
-// escapes lists letters with a \ before each.
 func escapes(letters string) string {
 	shown := make([]string, len(letters))
 	for i := range letters {

@@ -19,12 +19,10 @@ type layer struct {
 	jobs     *limits.Jobs // nil: nothing is said of them
 }
 
-// with lays what a spec sets over a layer.
 func (l layer) with(s spec, source limits.JobsSource) layer {
 	return layer{l.tier, lay(l.settings, s.settings), layJobs(l.jobs, s.settings, source)}
 }
 
-// lay returns settings with others over them.
 func lay(under, over []setting) []setting {
 	all := slices.Clone(under)
 	for _, s := range over {
@@ -60,7 +58,6 @@ func valueOf(all []setting, name string) int64 {
 	return 0
 }
 
-// layJobs returns limits of jobs with settings over them.
 func layJobs(under *limits.Jobs, over []setting, source limits.JobsSource) *limits.Jobs {
 	if !slices.ContainsFunc(over, func(s setting) bool { return isWithin(s.name, "jobs") }) {
 		return under

@@ -21,7 +21,6 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// shorten shortens what is too long for an error.
 func shorten(s string) string {
 	n := 0
 	for i := range s {

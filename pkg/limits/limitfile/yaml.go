@@ -131,7 +131,6 @@ var syntaxHints = []struct{ problem, hint string }{
 	{"max depth", "a limit file is four levels deep"},
 }
 
-// position returns the line and the column (in characters) of data[at].
 func position(data []byte, at int) (line, column int) {
 	before := data[:min(at, len(data))]
 	start := bytes.LastIndexByte(before, '\n') + 1
