@@ -30,7 +30,6 @@ const (
 	closed
 )
 
-// A target is the loop's side of a Target.
 type target struct {
 	index      uint16
 	family     int
@@ -66,7 +65,6 @@ func (q *queue[T]) pop() T {
 	return x
 }
 
-// render appends a request's head as it goes on the wire.
 func render(b []byte, r Request, host string) []byte {
 	method, path := r.Method, r.Path
 	if method == "" {

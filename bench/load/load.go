@@ -123,7 +123,6 @@ func Users(method, path string, users ...string) func(i int) Request {
 	return func(i int) Request { return all[i%len(all)] }
 }
 
-// validate fills zero values in and resolves the targets.
 func (s *Spec) validate() ([]netip.AddrPort, error) {
 	if s.Timeout == 0 {
 		s.Timeout = 5 * time.Second

@@ -23,7 +23,6 @@ const yieldEvery = 5 * time.Millisecond
 // copyBody is the largest body, in bytes, that is written together with its head.
 const copyBody = 16 << 10
 
-// A loop is one run. Its goroutine alone touches it.
 type loop struct {
 	spec    Spec
 	poller  *poller
@@ -112,7 +111,6 @@ func (l *loop) refill() {
 	}
 }
 
-// start moves the schedule to the present.
 func (l *loop) start() {
 	now := time.Unix(0, l.now())
 	start := now.Add(time.Millisecond)
@@ -236,7 +234,6 @@ func (l *loop) flush(c *conn) {
 	}
 }
 
-// connect begins a connection.
 func (l *loop) connect(t *target) bool {
 	source := 0
 	if l.spec.Sources > 0 {
@@ -311,7 +308,6 @@ func (l *loop) connected(c *conn) {
 	l.free(c)
 }
 
-// free gives a connection to the request that has waited longest.
 func (l *loop) free(c *conn) {
 	c.state = idle
 	if l.turns != nil && l.turns.take(l, c) {
@@ -333,7 +329,6 @@ func (l *loop) free(c *conn) {
 	c.target.idle.push(c)
 }
 
-// read takes a piece of an answer.
 func (l *loop) read(c *conn) {
 	piece, arrived, open := l.in.read(c.fd)
 	if c.state != busy {
@@ -402,7 +397,6 @@ func (l *loop) settleAt(i int, f Failure, now int64) {
 	}
 }
 
-// drop closes a connection.
 func (l *loop) drop(c *conn) {
 	l.poller.closeSocket(c.fd)
 	l.conns[c.fd] = nil
@@ -414,7 +408,6 @@ func (l *loop) drop(c *conn) {
 	c.unsent, c.body = nil, nil
 }
 
-// sweep gives up what has taken too long.
 func (l *loop) sweep(now int64) {
 	for _, c := range l.conns {
 		if c == nil || now-c.since < int64(l.spec.Timeout) {
@@ -469,7 +462,6 @@ func (l *loop) reason(value []byte) uint8 {
 	return i
 }
 
-// finish completes the report.
 func (l *loop) finish() {
 	l.report.Planned = len(l.results)
 	l.report.Results = l.results[:l.due]

@@ -41,7 +41,6 @@ const (
 	ended
 )
 
-// reset prepares for the answer to the next request.
 func (p *parser) reset(head bool) {
 	*p = parser{head: head, held: p.held[:0], reason: p.reason[:0]}
 }

@@ -124,7 +124,6 @@ func (t *turns) take(l *loop, c *conn) bool {
 	return true
 }
 
-// note counts what became of a request.
 func (t *turns) note(r *Result) {
 	t.busy--
 	if r.Failure != Answered {

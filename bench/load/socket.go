@@ -51,7 +51,6 @@ func bindSource(fd, n int) error {
 	return syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, byte(n)}})
 }
 
-// connected reports whether a connection that was begun is established.
 func connected(fd int) bool {
 	e, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ERROR)
 	return err == nil && e == 0
@@ -121,7 +120,6 @@ func write(fd int, b []byte) int {
 	}
 }
 
-// A poller is an epoll instance.
 type poller struct {
 	fd     int
 	events [256]syscall.EpollEvent

@@ -162,7 +162,6 @@ func Run(ctx context.Context, o *Origin, streams []Stream, d time.Duration) Repo
 	return report
 }
 
-// endless is a body that lasts as long as its context.
 type endless struct{ ctx context.Context }
 
 func (e endless) Read(b []byte) (int, error) {

@@ -14,7 +14,6 @@ type lead struct {
 	LeaderCA  string `name:"leader-ca" help:"File with the CA certificates to trust for the polygen that leads, instead of the system's. A polygen that has the key of this one's own --admin-cert is trusted in any case." placeholder:"FILE" predictor:"file" env:"SLUICE_LEADER_CA"`
 }
 
-// address is where other polygens reach an API that listens at an address.
 func (l lead) address(scheme string, at net.Addr) (string, error) {
 	if l.Advertise != "" {
 		if err := api.CheckLeaderAddress(l.Advertise); err != nil {

@@ -18,7 +18,6 @@ func (a Access) access() client.Access {
 	return client.Access{TokenFile: a.AdminTokenFile, CA: a.AdminCA}
 }
 
-// client asks the admin API at an address.
 func (a Access) client(address string) (*client.Client, error) {
 	return client.NewClient(address, a.access())
 }

@@ -122,7 +122,6 @@ func (e *explainCommand) unknownClass(valid []string) error {
 	return fmt.Errorf("unknown class %q%s (valid: %s, where OTHER is every other method)", e.Class, hint, strings.Join(valid, ", "))
 }
 
-// askPolygen asks a running polygen about the user.
 func (e *explainCommand) askPolygen() (u api.User, err error) {
 	a, err := e.client(e.Admin)
 	if err != nil {
@@ -132,7 +131,6 @@ func (e *explainCommand) askPolygen() (u api.User, err error) {
 	return u, a.GetJSON(context.Background(), api.Path(e.User), &u)
 }
 
-// explainJob prints why a background job waits.
 func (e *explainCommand) explainJob(out io.Writer) error {
 	if e.Admin != "" {
 		return e.explainJobs(out)
@@ -152,7 +150,6 @@ func (e *explainCommand) explainJob(out io.Writer) error {
 	return account.WriteJob(out, why)
 }
 
-// explainJobs prints what a polygen says of the jobs with an id.
 func (e *explainCommand) explainJobs(out io.Writer) error {
 	a, err := e.client(e.Admin)
 	if err != nil {

@@ -38,7 +38,6 @@ func (h *forHAProxy) execute(stdout, stderr io.Writer) int {
 	return flags.Exit(stderr, "sluice haproxy", h.writeFiles(stdout, stderr))
 }
 
-// config is what the limit file and the chain say about the files.
 func (h *forHAProxy) config(stderr io.Writer) (haproxy.Config, error) {
 	if h.Limits == "" {
 		return haproxy.Config{Identify: h.Identify}, nil
@@ -104,5 +103,4 @@ Do this again when classes, exempt addresses, exempt paths or limits of addresse
 	return err
 }
 
-// shellQuoted is text as it stands between apostrophes in a shell.
 func shellQuoted(text string) string { return strings.ReplaceAll(text, "'", `'\''`) }

@@ -83,7 +83,6 @@ func showChange(w io.Writer, file, before, after string) error {
 	return err
 }
 
-// A configuration is what HAProxy is started with.
 type configuration struct {
 	into.Set             // without blocks
 	text, without string // of the file that is changed: as it is, and without blocks
@@ -155,7 +154,6 @@ func (o *intoTheirs) lines(c haproxy.Config, theirs *configuration, stderr io.Wr
 	return lines, nil
 }
 
-// put is the configuration with the lines in place.
 func (c *configuration) put(lines haproxy.Lines) (string, error) {
 	file := c.Files[c.Target]
 	blocks := into.Blocks{Process: lines.Process, Sections: map[int]string{}}
@@ -176,7 +174,6 @@ func (o *intoTheirs) examineBuild(ours into.Ours) []into.Finding {
 	return into.FindInBuild(o.HAProxy, string(out), ours)
 }
 
-// check has HAProxy read the result before it is in place.
 func (o *intoTheirs) check(wanted string, files map[string]string, stderr io.Writer) error {
 	folder, err := os.MkdirTemp("", "sluice")
 	if err != nil {
@@ -252,7 +249,6 @@ func (o *intoTheirs) write(before, wanted string, files map[string]string, stdou
 	return err
 }
 
-// writeFolder writes the files that the lines read.
 func writeFolder(folder string, files map[string]string) error {
 	if err := os.MkdirAll(filepath.Join(folder, "lua"), 0o755); err != nil {
 		return err

@@ -122,7 +122,6 @@ func listOverrides(stdout io.Writer, all api.Overrides) error {
 	return w.Flush()
 }
 
-// describeFields is limits in JSON as fields and values.
 func describeFields(limits json.RawMessage) string {
 	var v any
 	if json.Unmarshal(limits, &v) != nil {

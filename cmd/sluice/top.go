@@ -65,7 +65,6 @@ func (t *topCommand) Validate() error {
 	return validInterval(t.Interval)
 }
 
-// order is who comes first.
 func (t *topCommand) order() api.Sort {
 	if t.Cost != "" {
 		return api.ByCost(t.Cost)

@@ -50,7 +50,6 @@ func (u *upCommand) execute(stdout, stderr io.Writer) int {
 	return flags.Exit(stderr, "sluice up", nameLimits(err, u.Limits))
 }
 
-// nameLimits adds what to do if there is no limit file.
 func nameLimits(err error, path string) error {
 	var missing *fs.PathError
 	if errors.As(err, &missing) && missing.Path == path && errors.Is(err, fs.ErrNotExist) {

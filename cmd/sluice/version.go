@@ -9,7 +9,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/daemon"
 )
 
-// versionFlag prints the version and exits.
 type versionFlag bool
 
 // BeforeReset is what kong calls before it misses a command.

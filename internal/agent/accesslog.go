@@ -73,7 +73,6 @@ func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dry
 	return s
 }
 
-// answer sets the variables.
 func (s *quotaLeft) answer(r *spop.Request) {
 	// Without the variable HAProxy writes "allowed", so that most answers are shorter.
 	if s.verdict != "" {

@@ -58,7 +58,6 @@ func (a *away) follow(sec int64, names []string) {
 	a.names = names
 }
 
-// leaveTo notes that an instance is away.
 func (a *away) leaveTo(host string, o ratelimit.Away) {
 	if a.until == nil {
 		a.until = make(map[string]ratelimit.Away)

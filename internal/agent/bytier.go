@@ -18,7 +18,6 @@ const (
 // series are the values of a counter's labels, of which the first is the tier; "" of those that it does not have.
 type series [3]string
 
-// outcome is what became of a request.
 func outcome(tier, verdict, limit string) series { return series{tier, verdict, limit} }
 
 // byTier counts requests, or what they cost, by their user's tier. It remembers the counters, because
@@ -31,7 +30,6 @@ type byTier struct {
 	seen atomic.Pointer[map[series]*tierCounter]
 }
 
-// tierCounter counts one of the series.
 type tierCounter struct {
 	prometheus.Counter
 	since atomic.Int64 // what was counted since the last take

@@ -62,14 +62,12 @@ type costs struct {
 	of    [keys]charge // by key, as needs.tokens
 }
 
-// unitCharge is what is charged of one unit.
 type unitCharge struct {
 	unit   string
 	number int // HAProxy's; -1: it cannot settle it
 	amount int64
 }
 
-// charge is that of one key.
 type charge struct {
 	key   string
 	needs []cost.Need
@@ -105,7 +103,6 @@ func (c *costs) add(set *limits.Set, q *question, key int, of *limits.Limits) {
 	}
 }
 
-// amountOf is what the request is charged of a unit.
 func (c *costs) amountOf(unit *limits.CostUnit, q *question) int64 {
 	for _, u := range c.units {
 		if u.unit == unit.Name {
@@ -215,7 +212,6 @@ func (c *costs) settleAt() (second int64, ok bool) {
 	return second, ok
 }
 
-// answer has HAProxy settle what was charged.
 func (c *costs) answer(r *spop.Request) {
 	second, ok := c.settleAt()
 	if !ok {
@@ -280,7 +276,6 @@ func (l *limiter) settle(now time.Time, set *limits.Set, c costfeed.Correction) 
 	return true
 }
 
-// countCosts counts what an allowed request was charged.
 func (a *Agent) countCosts(q *question, tier string, c *costs) {
 	unsettled := false
 	for _, u := range c.units {

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// grant is the credit that an answer brings.
 type grant struct {
 	credit.Grant
 	generation uint32
@@ -21,7 +20,6 @@ type grant struct {
 	share      [2]int64 // of bandwidth, by direction, in bytes per second; 0: not limited
 }
 
-// answer tells HAProxy.
 func (g *grant) answer(r *spop.Request) {
 	r.SetUint("credit", g.generation)
 	r.SetUint("granted", g.second)
@@ -63,7 +61,6 @@ const (
 	maxGranted     = 100_000
 )
 
-// withdrawal is a user who shall have no credit for a while. See credits.
 type withdrawal struct {
 	through int64         // the last second without
 	told    int64         // through, as the core of the rates knows it; 0: HAProxy has not confirmed yet

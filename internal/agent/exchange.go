@@ -23,7 +23,6 @@ type exchange struct {
 	channels loss    // of what is published
 }
 
-// calls are what an agent asks Redis.
 type calls struct {
 	take   func(context.Context, string, []ratelimit.Ask) (redisbus.Taken, error)          // Bus.Take
 	hold   func(context.Context, string, int, []concurrency.Ask) (redisbus.Slotted, error) // Bus.Slots
@@ -60,7 +59,6 @@ func (e *exchange) run(ctx context.Context) error {
 	return daemon.Run(ctx, loops...)
 }
 
-// restOf is for how long a core has nothing to do.
 func restOf(l *limiter, core interface {
 	IdleFor(at time.Time, most time.Duration) time.Duration
 }) func() time.Duration {
@@ -167,7 +165,6 @@ func (k *link) sendSlots(ctx context.Context, asks []concurrency.Ask) error {
 	return err
 }
 
-// asker is a core that asks a pool.
 type asker[Ask, Grant any] interface {
 	Reply(time.Time, Ask, Grant)
 	Fail(time.Time, Ask)

@@ -14,7 +14,6 @@ import (
 // agent knows when it was made.
 const hotFor = 3 * time.Second
 
-// follow applies what polygen and the registry publish.
 func (a *Agent) follow(ctx context.Context) error {
 	channels := []redisbus.Channel{redisbus.PoliciesChannel, redisbus.InstancesChannel}
 	return a.options.Bus.Subscribe(ctx, channels, func(e redisbus.Event) {
@@ -30,7 +29,6 @@ func (a *Agent) follow(ctx context.Context) error {
 	})
 }
 
-// followOwn applies what polygen sends to this instance alone.
 func (a *Agent) followOwn(ctx context.Context) error {
 	return a.options.Bus.SubscribeOwn(ctx, a.options.Instance, func(e redisbus.Event) {
 		// After a Connected there is nothing to read: polygen repeats the policies that matter while they do.

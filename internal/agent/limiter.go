@@ -62,7 +62,6 @@ func newLaneSignals() laneSignals {
 	return laneSignals{urgent: make(chan struct{}, 1), sooner: make(chan struct{}, 1)}
 }
 
-// passOn passes on what a core said of its lane.
 func (s laneSignals) passOn(urgent, sooner bool) {
 	if urgent {
 		notify(s.urgent)
@@ -94,13 +93,11 @@ func (f *limitsInForce) limitsOf(user string) *limits.Limits {
 	return &limits.Limits{}
 }
 
-// hasVersion reports whether the limits in force are those of a version.
 func (f *limitsInForce) hasVersion(version string) bool {
 	set := f.set.Load()
 	return set != nil && set.Version() == version
 }
 
-// possible reports whether a user can have credit.
 func (f *limitsInForce) possible(key string, of *limits.Limits) bool {
 	return credit.PossibleKey(key) && credit.Possible(of, int(f.instances.Load()))
 }
@@ -167,7 +164,6 @@ func (l *limiter) carryOut() {
 	}
 }
 
-// carryOutOf does what the cores of a shard say.
 func (l *limiter) carryOutOf(s *shard) {
 	tokens, slots, costs := s.tokens.TakeOutput(), s.slots.TakeOutput(), s.costs.TakeOutput()
 	// Requests that wait come first: all that follows may take longer than to close a channel.
@@ -213,7 +209,6 @@ func notify(c chan struct{}) {
 	}
 }
 
-// shareOf is this instance's share of the user's bandwidth.
 func (l *limiter) shareOf(user string, of *limits.Limits) [2]int64 {
 	limit := bandwidthOf(of)
 	// Without the lock, which most users need not have.
@@ -227,7 +222,6 @@ func (l *limiter) shareOf(user string, of *limits.Limits) [2]int64 {
 	return share
 }
 
-// bandwidthOf is a user's limit as the core takes it.
 func bandwidthOf(of *limits.Limits) (l bandwidth.Limit) {
 	b := of.Bandwidth
 	l.Bytes = [2]int64{bandwidth.Down: b.Down, bandwidth.Up: b.Up}

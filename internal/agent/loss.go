@@ -92,7 +92,6 @@ func CallTimeout(maxWait time.Duration) time.Duration {
 	return max(redisbus.DefaultTimeout, 2*lostFactor*maxWait)
 }
 
-// lostAfter is how long an answer of the pool may be missing.
 func (o *Options) lostAfter() time.Duration { return lostFactor * o.MaxWait }
 
 // briefly reports whether the pool has not been lost for long.
@@ -188,7 +187,6 @@ func (l *loss) tellCores(lost bool) {
 	}
 }
 
-// roundTrips remembers how long the pool took to answer.
 type roundTrips struct {
 	last [31]time.Duration
 	n    int

@@ -49,7 +49,6 @@ func (l *lost) names() string {
 	return strings.Join(names, " ")
 }
 
-// count is how many shards are lost.
 func (l *lost) count() (n int) {
 	for _, lost := range l.shards {
 		if lost {
@@ -116,7 +115,6 @@ func (a *Agent) openShards() (n int) {
 	return n
 }
 
-// allLost reports whether there is no shard that can be reached.
 func (l *limiter) allLost() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,7 +144,6 @@ func (s *steady[T]) take(value T) bool {
 	return s.now != s.told && time.Since(s.since) >= steadyFor
 }
 
-// note takes what is lost now.
 func (g *lossLog) note(names string, why error, o *Options) {
 	switch {
 	case !g.lost.take(names):

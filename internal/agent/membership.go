@@ -46,7 +46,6 @@ func (a *Agent) showAway() {
 	a.limiter.update(func(now time.Time) { a.metrics.away.Set(float64(len(a.membership.away.list(now.Unix())))) })
 }
 
-// forget drops what is over.
 func (a *Agent) forget() {
 	a.limiter.update(func(now time.Time) {
 		a.limiter.throttles.forget(now)
@@ -177,7 +176,6 @@ type membership struct {
 // answered every quarter of a second, and after a loss of Redis the first of them tells.
 const aheadAtMost = 5 * time.Second
 
-// follows reports whether a published list is to be taken.
 func (m *membership) follows(listed time.Time) bool {
 	// One that is older than the last list was overtaken. One that is far ahead of it is of a clock that the heartbeats
 	// did not see yet, or will not: taken, it would make all that follow look old.
@@ -203,7 +201,6 @@ func (a *Agent) announced(r redisbus.Registry) {
 	})
 }
 
-// joined takes the list of instances that Redis answered a heartbeat with.
 func (a *Agent) joined(r redisbus.Registry) {
 	a.limiter.update(func(now time.Time) {
 		if !a.membership.overtaken(r.Now) {

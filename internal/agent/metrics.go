@@ -35,7 +35,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// verdictMetrics count what the agent and HAProxy decide about requests.
 type verdictMetrics struct {
 	allowed, credited, exempt, lined prometheus.Counter
 	refused                          *prometheus.CounterVec // by limit
@@ -54,14 +53,12 @@ type waitMetrics struct {
 	line          prometheus.Gauge
 }
 
-// tableMetrics count what is written into HAProxy's tables.
 type tableMetrics struct {
 	throttled, lifted          prometheus.Counter
 	blocked, unblocked, shares prometheus.Counter
 	draining                   prometheus.Gauge
 }
 
-// userMetrics say of how many users and requests the agent knows.
 type userMetrics struct {
 	users, slotUsers, bandwidthUsers  prometheus.Gauge
 	resting, inProgress, startedUsers prometheus.Gauge
@@ -84,7 +81,6 @@ type clusterMetrics struct {
 	flush                                     *prometheus.HistogramVec // by lane
 }
 
-// creditMetrics are about what HAProxy may admit by itself.
 type creditMetrics struct {
 	granted, withdrawals                 prometheus.Counter
 	withdrawalsDropped, withdrawalErrors prometheus.Counter
@@ -92,7 +88,6 @@ type creditMetrics struct {
 	tallyErrors                          prometheus.Counter
 }
 
-// costMetrics are about what requests cost.
 type costMetrics struct {
 	charged, refunded, overrun                        *byTier // and unit
 	unsettled, correctionsDropped, correctionsIgnored prometheus.Counter

@@ -39,7 +39,6 @@ func newNames(most int, m *metrics) *names {
 	return &names{metrics: m, quota: quota.New(most, nameSpan), most: most}
 }
 
-// hasPlace reports whether the user of a key is counted for themselves.
 func (n *names) hasPlace(now time.Time, key string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -57,7 +56,6 @@ func (n *names) takePlace(now time.Time, key string) bool {
 	return false
 }
 
-// logShared logs now and then that users share limits.
 func (n *names) logShared(now time.Time, log *slog.Logger) {
 	beyond := n.beyond.Load()
 	n.mu.Lock()

@@ -12,7 +12,6 @@ import (
 // lineMessage is spoe.cfg's message about a request that was told to wait.
 const lineMessage = "wait-message"
 
-// question is what HAProxy asks about one request start.
 type question struct {
 	user     string            // their key
 	verb, op string            // the method's class, and the operation class, "" if there is none
@@ -37,7 +36,6 @@ type haproxyCredit struct {
 	places  concurrency.Places // what it may have in progress by itself
 }
 
-// readQuestion is what a message of HAProxy's asks.
 func readQuestion(r *spop.Request) question {
 	q := question{inLine: r.Message() == lineMessage}
 	q.user, _ = r.Arg("user")

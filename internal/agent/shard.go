@@ -54,7 +54,6 @@ func newShards(n int, slots concurrency.Config) []*shard {
 	return shards
 }
 
-// shardOf is a user's shard.
 func (l *limiter) shardOf(user string) *shard {
 	// Nearly everywhere: no request has to pay for a hash then.
 	if len(l.shards) == 1 {

@@ -37,7 +37,6 @@ type starts struct {
 	users map[string]*started
 }
 
-// started is what is known of one user.
 type started struct {
 	classes  []redisbus.StartedClass // verbs, and operation classes where requests have one
 	count    int64                   // requests since the last report
@@ -46,7 +45,6 @@ type started struct {
 	inCredit int64                   // requests in progress since the user has credit, asked about or not
 }
 
-// inProgress is how many requests the user has in progress.
 func (s *started) inProgress() int64 {
 	// Those asked about while the user had credit are in both counts, and there are hardly any others: a sum would be
 	// nearly twice the truth.

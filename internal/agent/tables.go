@@ -90,7 +90,6 @@ func (a *Agent) teachShare(e bandwidth.TableEntry) {
 	}
 }
 
-// shareValues are shares as the table has them.
 func shareValues(share [2]int64) peers.Values {
 	units := [2]uint64{math.MaxUint32, math.MaxUint32}
 	for _, d := range bandwidth.Directions {

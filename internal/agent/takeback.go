@@ -76,7 +76,6 @@ func (a *Agent) noteRuntime(failures *failureTimes, err error) {
 	}
 }
 
-// withdrawalWork is what HAProxy is to be asked next.
 type withdrawalWork struct {
 	withdraw []string // users whose credit is to be taken back
 	read     []string // users of whom it is to be read how much is in progress

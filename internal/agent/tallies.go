@@ -72,7 +72,6 @@ type tallies struct {
 	since   time.Time     // when the first of them was read
 }
 
-// tally is what a user's entry had when it was last read.
 type tally struct {
 	counts []uint32 // by the kinds of the layout
 	round  uint32   // of that read
@@ -96,7 +95,6 @@ type tallyHearers struct {
 	absent func(process uint64, began time.Time, shown func(user string) bool)
 }
 
-// nativeCount is what HAProxy's table of credit says of a user.
 type nativeCount struct {
 	user       string
 	of         *limits.Limits
@@ -126,7 +124,6 @@ func (t *tallies) run(ctx context.Context) error {
 	return nil
 }
 
-// tellHealth has metrics and log say how a read went.
 func (t *tallies) tellHealth(err error) {
 	if err == nil {
 		t.metrics.tallyAt.Set(float64(time.Now().UnixNano()) / 1e9)
@@ -144,7 +141,6 @@ func (t *tallies) tellHealth(err error) {
 // errNewProcess says that HAProxy was replaced in the midst of a read.
 var errNewProcess = errors.New("haproxy was replaced while its table was read")
 
-// readTable takes what the table has.
 func (t *tallies) readTable(ctx context.Context) error {
 	text, process, err := t.table.Variable(ctx, tallyVariable)
 	if err != nil {
@@ -234,7 +230,6 @@ func (t *tallies) beginProcess(process uint64, layout tallyLayout) {
 	t.process, t.layout, t.users = process, layout, make(map[string]*tally)
 }
 
-// takeEntry takes what the table has of one user.
 func (t *tallies) takeEntry(e *runtimeapi.Entry) {
 	read := e.GPC[t.layout.first : t.layout.first+len(t.layout.kinds)]
 	u, known := t.users[e.Key]
@@ -300,7 +295,6 @@ func (t *tallies) countGrowth(user, tier string, before, read []uint32) {
 	copy(before, read)
 }
 
-// flushNatives calls natives with what was read since the last call.
 func (t *tallies) flushNatives() {
 	if t.hearers.natives != nil && len(t.natives) > 0 {
 		t.hearers.natives(t.natives)
@@ -310,7 +304,6 @@ func (t *tallies) flushNatives() {
 	t.natives = t.natives[:0]
 }
 
-// tallyKind is a kind of requests that HAProxy counts apart.
 type tallyKind struct {
 	verb      string // "": not known
 	operation string // "": none

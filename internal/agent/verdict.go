@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// verdict is the answer to a question.
 type verdict struct {
 	allowed  bool
 	priority int           // of an allowed request: HAProxy's priority class
@@ -112,7 +111,6 @@ func (v *verdict) answerRefused(r *spop.Request) {
 	}
 }
 
-// limitName is the name of the limit that refused.
 func (v *verdict) limitName() string {
 	switch {
 	case v.limit > 0:

@@ -198,14 +198,12 @@ func (l *limiter) startToken(user string, rates []limits.Rate, p patience) (rate
 	}
 }
 
-// patience is how somebody waits for a core.
 type patience struct {
 	longest time.Duration
 	waits   prometheus.Observer // of seconds; nil: no request waits, as in a dry run
 	over    <-chan struct{}     // closed when nobody may wait any longer; nil: never
 }
 
-// awaitOne waits for a request to be decided and reports whether it was.
 func awaitOne[W comparable](l *limiter, all waiting[W], w W, done <-chan struct{}, p patience) bool {
 	began := time.Now()
 	if p.waits != nil {

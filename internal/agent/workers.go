@@ -56,7 +56,6 @@ func (w *workers) noteCheck(pid int) {
 	w.seen[pid] = time.Now()
 }
 
-// replaced notes that one process has taken over from another.
 func (w *workers) replaced() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

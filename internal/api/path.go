@@ -36,7 +36,6 @@ func pathOfShown(before, user, after string) string {
 	return path(before, user, after, by)
 }
 
-// path is the path of a user below another path.
 func path(before, user, after, by string) string {
 	// Dots are escaped lest "." and ".." be taken for steps of the path.
 	p := before + strings.ReplaceAll(url.PathEscape(user), ".", "%2E") + after

@@ -70,7 +70,6 @@ func AdminHandler(o AdminOptions) http.Handler {
 	return refuseForeignPages(o.Gate, o.Gate.requireToken(h))
 }
 
-// readiness is the answer of /-/ready to who wants JSON.
 type readiness struct {
 	Ready     bool   `json:"ready"`
 	Reason    string `json:"reason,omitempty"`     // why it is not

@@ -117,7 +117,6 @@ func (g *Gate) requireToken(next http.Handler) http.Handler {
 	return mux
 }
 
-// bearer returns the token of a request.
 func bearer(r *http.Request) (token string, given bool) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	// RFC 9110, section 11.1: the name of a scheme is read in any case.
@@ -145,7 +144,6 @@ func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, given bool) {
 	WriteError(w, r, http.StatusUnauthorized, why)
 }
 
-// closed is told of a connection that was closed because too many were open.
 func (g *Gate) closed(c net.Conn) {
 	g.closedConns.Inc()
 	if skipped, ok := g.closings.Allow(); ok {

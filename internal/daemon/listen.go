@@ -80,7 +80,6 @@ func (l *Listener) makeRoom(c *conn) (surplus *conn) {
 	return surplus
 }
 
-// A conn is one of a Listener's.
 type conn struct {
 	net.Conn
 	listener *Listener

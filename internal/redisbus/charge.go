@@ -92,14 +92,12 @@ func validateEntry(a cost.Ask, e cost.Entry) error {
 	return nil
 }
 
-// A costHash holds the pools of a part of the users in one window.
 type costHash struct {
 	window limits.Window
 	part   int
 	start  int64
 }
 
-// chargeCall has the keys and arguments that scripts/charge.lua describes.
 func (b *Bus) chargeCall(shard int, instance string, asks []cost.Ask) call {
 	numbers := map[costHash]int{}
 	keys := []string{heardKey(shard, "charge", instance, b.session)}

@@ -51,7 +51,6 @@ func (b *Bus) Charges(ctx context.Context, user string, of iter.Seq[limits.Cost]
 	return pools, err
 }
 
-// decodeCharged reads what scripts/charge.lua keeps of a pool.
 func decodeCharged(text string) (total cost.Total, ok bool) {
 	w := words{rest: text}
 	total = cost.Total{Charged: w.takeNumber(), Due: w.takeNumber()}

@@ -107,7 +107,6 @@ func (f *fields) fail(err error) {
 	}
 }
 
-// takeWord takes what stands before the next blank.
 func (f *fields) takeWord() string {
 	// A word that is missing reads as "", which is no version, kind, number or direction.
 	w, rest, _ := strings.Cut(f.rest, " ")
@@ -153,7 +152,6 @@ func (f *fields) takeText() string {
 	return s
 }
 
-// takeSlotShares reads the rest of the line.
 func (f *fields) takeSlotShares() (shares []SlotShare) {
 	// Until the first error, after which nothing is taken from the rest any more.
 	for f.err == nil && f.rest != "" {
@@ -162,7 +160,6 @@ func (f *fields) takeSlotShares() (shares []SlotShare) {
 	return shares
 }
 
-// takeShares reads the rest of the line.
 func (f *fields) takeShares() (shares []bandwidth.Share) {
 	for f.err == nil && f.rest != "" {
 		shares = append(shares, bandwidth.Share{Instance: f.takeText(), Bytes: f.takeNumber(64)})

@@ -77,7 +77,6 @@ type bucket struct {
 	fields []any
 }
 
-// addFields puts reports into their buckets.
 func (b *Bus) addFields(ctx context.Context, buckets []bucket) error {
 	calls := make([]call, len(buckets))
 	for i, to := range buckets {
@@ -128,7 +127,6 @@ func (of *EventsOf) append(text []byte) []byte {
 	return appendClasses(text, started)
 }
 
-// decodeEvents reads a part of a report.
 func decodeEvents(text string) (all []EventsOf, err error) {
 	w := words{rest: text}
 	w.takeVersion(wireVersion)

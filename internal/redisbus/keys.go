@@ -43,12 +43,10 @@ const (
 	StartsChannel   Channel = "sluice:{<n>}:starts"
 )
 
-// ofShard is the channel of a shard.
 func (c Channel) ofShard(shard int) string {
 	return strings.Replace(string(c), "<n>", strconv.Itoa(shard), 1)
 }
 
-// ownChannel is the channel of the policies that concern one instance.
 func ownChannel(instance string) string { return string(PoliciesChannel) + ":" + instance }
 
 const (
@@ -103,7 +101,6 @@ func requestsKey(shard, part int, w limits.Window, second int64) string {
 	return string(strconv.AppendInt(b, second, 10))
 }
 
-// burstKey is the key of an account.
 func burstKey(shard int, field string) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:burst:" + field
 }
@@ -125,7 +122,6 @@ func slotsPrefix(shard int) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:slots:"
 }
 
-// aliveKey is the key of the instances that a shard hears of.
 func aliveKey(shard int) string { return "sluice:{" + strconv.Itoa(shard) + "}:alive" }
 
 // eventsKey is the key of the reports of what started and ended in a second: of a shard's users,
@@ -134,7 +130,6 @@ func eventsKey(tag string, second int64) string {
 	return "sluice:{" + tag + "}:events:" + strconv.FormatInt(second, 10) + ":reports"
 }
 
-// eventPartOf is the part of a report that has a user.
 func eventPartOf(user string) int {
 	// Other bits than those of ShardOf, or a shard would have some of the parts only.
 	return int(xxhash.Sum64String(user) >> 32 % eventParts)
@@ -149,7 +144,6 @@ func (b *Bus) ShardOf(user string) int {
 	return int(xxhash.Sum64String(user) % uint64(b.shards))
 }
 
-// partOf is the part of all of a user's pools in a window.
 func partOf(user string, w limits.Window) int {
 	if w == limits.Second {
 		return 0

@@ -135,7 +135,6 @@ func (r *LimitReader) Limits(ctx context.Context, readers int64) (PublishedLimit
 	return limits, nil
 }
 
-// readHead reads all but the file.
 func (r *LimitReader) readHead(ctx context.Context) (PublishedLimits, limitHead, error) {
 	fields, err := r.readFields(ctx, "version", "head", "overrides")
 	if err != nil {
@@ -188,7 +187,6 @@ func (r *LimitReader) readFile(ctx context.Context) error {
 	return nil
 }
 
-// readSlice reads a slice of a file from an offset on.
 func (r *LimitReader) readSlice(ctx context.Context, h limitHead, from int) (slice []byte, err error) {
 	size := min(sliceSize, h.stored-from)
 	err = r.call(ctx, limitsTimeout(r.timeout, size), "limits_file", "read limits", func(ctx context.Context) error {
@@ -207,7 +205,6 @@ func (r *LimitReader) readSlice(ctx context.Context, h limitHead, from int) (sli
 	return slice, err
 }
 
-// decompress is the content of a file as Redis has it.
 func (h limitHead) decompress(stored []byte) ([]byte, error) {
 	// As much as the head says, and no more: damaged files may decompress to gigabytes.
 	content := make([]byte, h.size)

@@ -79,7 +79,6 @@ func decodeHead(text string) (limitHead, error) {
 	return h, w.err
 }
 
-// limitPublisher has the limits that this process has published last.
 type limitPublisher struct {
 	mu      sync.Mutex
 	version string // "" if the last publication failed

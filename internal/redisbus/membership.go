@@ -41,7 +41,6 @@ func (m members) after(c change) (members, bool) {
 	return members{c.epoch, slices.Sorted(maps.Keys(set))}, true
 }
 
-// numberOf is the number that an epoch begins with.
 func numberOf(epoch string) int64 {
 	digits, _, _ := strings.Cut(epoch, "-")
 	// Redis counts from 1: what is no number is 0.
@@ -49,7 +48,6 @@ func numberOf(epoch string) int64 {
 	return n
 }
 
-// membership is what this process knows of the registry.
 type membership struct {
 	mu      sync.Mutex
 	members members
@@ -63,7 +61,6 @@ func (m *membership) known() members {
 	return m.members
 }
 
-// replace takes what Redis has answered.
 func (m *membership) replace(known members, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

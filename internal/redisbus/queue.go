@@ -55,7 +55,6 @@ func (q *queue) enqueue(m message) (ok bool) {
 	return ok
 }
 
-// takeAll removes all messages.
 func (q *queue) takeAll() []message {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -161,7 +161,6 @@ func readTexts(reply []any) (texts []string, ok bool) {
 	return texts, true
 }
 
-// checkShards compares the number of shards in force with this process's.
 func (b *Bus) checkShards(inForce any) error {
 	if inForce != strconv.Itoa(b.shards) {
 		return fmt.Errorf("%w: others use %v, this one %d", ErrShards, inForce, b.shards)

@@ -36,13 +36,11 @@ func byShard[T any](b *Bus, all []T, user func(T) string) [][]T {
 	return of
 }
 
-// report is a message about users of a shard.
 type report struct {
 	shard   int
 	message []byte
 }
 
-// publishReports publishes messages over a channel of their shards.
 func (b *Bus) publishReports(ctx context.Context, op, what string, channel Channel, all ...report) error {
 	messages := make([]published, len(all))
 	for i, r := range all {
@@ -51,7 +49,6 @@ func (b *Bus) publishReports(ctx context.Context, op, what string, channel Chann
 	return b.publishSharded(ctx, op, what, messages...)
 }
 
-// published is a message and its channel.
 type published struct {
 	channel string
 	message []byte
@@ -94,7 +91,6 @@ func (b *Bus) sharded() bool {
 	return cluster
 }
 
-// isUnknownCommand reports whether Redis says that it has no such command.
 func isUnknownCommand(err error) bool {
 	return err != nil && strings.HasPrefix(err.Error(), "ERR unknown command")
 }

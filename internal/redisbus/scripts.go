@@ -41,7 +41,6 @@ var (
 	overridesScript = newScript("overrides")
 )
 
-// A call is one run of a script.
 type call struct {
 	script script
 	keys   []string

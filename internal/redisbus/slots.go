@@ -88,7 +88,6 @@ type slotBatch struct {
 	asks  []int // indices
 }
 
-// divideSlots divides asks by shard.
 func (b *Bus) divideSlots(asks []concurrency.Ask) []*slotBatch {
 	// The asks of a user stay in their order: a shard's batches are sent in the order in which they were opened.
 	var batches []*slotBatch
@@ -107,7 +106,6 @@ func (b *Bus) divideSlots(asks []concurrency.Ask) []*slotBatch {
 	return batches
 }
 
-// scriptCall has the keys and arguments that scripts/slots.lua describes.
 func (c *slotBatch) scriptCall(to reportChannel, instance string, instances int, asks []concurrency.Ask) call {
 	prefix := slotsPrefix(c.shard)
 	keys := make([]string, 0, 1+len(c.asks))
@@ -126,7 +124,6 @@ func (c *slotBatch) scriptCall(to reportChannel, instance string, instances int,
 	return call{script: slotsScript, keys: keys, args: args}
 }
 
-// readReply puts a reply's grants into the places of their asks.
 func (c *slotBatch) readReply(reply any, grants []concurrency.Grant) (time.Time, error) {
 	values, ok := reply.([]any)
 	// Counted before anything is taken: a grant in the place of another would be somebody else's slots.

@@ -74,7 +74,6 @@ func (b *Bus) SubscribeOwn(ctx context.Context, instance string, handle func(Eve
 	return s.run(ctx, own.keepReading)
 }
 
-// A subscription is what is handed to one handler.
 type subscription struct {
 	bus          *Bus
 	queue        *queue
@@ -105,7 +104,6 @@ func (s *subscription) queueOf(channel Channel) *queue {
 	return s.queue
 }
 
-// An ear keeps one connection that hears some channels of a subscription.
 type ear struct {
 	*subscription
 	channels map[string]Channel // by their names in Redis
@@ -201,7 +199,6 @@ func (s *ear) session(ctx context.Context) (subscribed bool, err error) {
 	}
 }
 
-// subscribe asks for the channels. Redis answers later.
 func (s *ear) subscribe(ctx context.Context, conn *redis.PubSub) error {
 	if s.sharded && !s.older {
 		return conn.SSubscribe(ctx, s.names()...)
@@ -233,7 +230,6 @@ func pingUntilSilent(ctx context.Context, conn *redis.PubSub, heard *since, sile
 	}
 }
 
-// dispatch calls handle for what was read into a queue.
 func (s *subscription) dispatch(ctx context.Context, queue *queue) {
 	for {
 		select {
@@ -326,7 +322,6 @@ func (s *subscription) logMalformed(m message, err error) {
 	}
 }
 
-// since is a stopwatch for several goroutines.
 type since struct {
 	start time.Time
 	last  atomic.Int64 // time.Duration after start

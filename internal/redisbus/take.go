@@ -137,7 +137,6 @@ type batchKind struct {
 	burst bool
 }
 
-// name is that of the script.
 func (k batchKind) name() string {
 	if k.burst {
 		return "burst"
@@ -158,7 +157,6 @@ type hashName struct {
 	part   int
 }
 
-// divide divides asks by shard and by script.
 func (b *Bus) divide(asks []ratelimit.Ask) []*batch {
 	// The asks of a key stay in their order: all of them are in one hash of one shard, and a shard's batches are sent in
 	// the order in which they were opened.
@@ -207,7 +205,6 @@ func (c *batch) scriptCall(to reportChannel, instance string, asks []ratelimit.A
 	return c.takeCall(to, instance, asks)
 }
 
-// burstCall has the keys and arguments that scripts/burst.lua describes.
 func (c *batch) burstCall(to reportChannel, instance string, asks []ratelimit.Ask) call {
 	keys := make([]string, 0, c.asks+1)
 	args := make([]any, 0, 5+10*c.asks)
@@ -224,7 +221,6 @@ func (c *batch) burstCall(to reportChannel, instance string, asks []ratelimit.As
 	return call{script: burstScript, keys: c.withLast(keys), args: args}
 }
 
-// takeCall has the keys and arguments that scripts/take.lua describes.
 func (c *batch) takeCall(to reportChannel, instance string, asks []ratelimit.Ask) call {
 	keys := make([]string, len(c.hashes), len(c.hashes)+1)
 	args := make([]any, 0, 6+3*len(c.hashes)+8*c.asks)
@@ -253,7 +249,6 @@ func (c *batch) withLast(keys []string) []string {
 	return append(keys, c.last)
 }
 
-// readReply puts a reply's grants into the places of their asks.
 func (c *batch) readReply(reply any, grants []ratelimit.Grant) (time.Time, error) {
 	numbers := 2 // of each ask
 	// Of an account the limit of the second too, which what was saved up has raised.

@@ -114,7 +114,6 @@ func decodeDemand(message string) (Demand, error) {
 	return d, w.err
 }
 
-// change is a change of the membership.
 type change struct {
 	now          time.Time // when, by Redis' clock, to the microsecond
 	from         string    // the epoch before; "" if the change names all instances

@@ -39,7 +39,6 @@ const (
 	headerID     = "X-Chaos-Id"
 )
 
-// clients are all clients that write a line for each request.
 type clients struct {
 	*scenario
 	addresses []string
@@ -102,7 +101,6 @@ func (c *clients) atRate(ctx context.Context, u user, random *rand.Rand, name fu
 	}
 }
 
-// burst sends the requests of three seconds at once.
 func (c *clients) burst(ctx context.Context, u user) {
 	const every = 3
 	var running sync.WaitGroup
@@ -142,7 +140,6 @@ func (c *clients) loop(ctx context.Context, u user, i int, random *rand.Rand) {
 	}
 }
 
-// request is a planned request.
 type request struct {
 	user, method, kind, path string
 	instance                 int
@@ -152,7 +149,6 @@ type request struct {
 	within                   time.Duration   // in which the answer must come
 }
 
-// price has a request of a kind with costs announce them.
 func (q *request) price() {
 	switch q.kind {
 	case kindStream:
@@ -164,7 +160,6 @@ func (q *request) price() {
 	}
 }
 
-// send sends a request and writes down the outcome.
 func (c *clients) send(q request) (refused bool) {
 	h := history.Request{
 		User: q.user, Kind: q.kind, Method: q.method, Path: q.path, Instance: q.instance,
@@ -184,7 +179,6 @@ func (c *clients) send(q request) (refused bool) {
 	return h.Status == http.StatusTooManyRequests || err != nil
 }
 
-// note counts a request for progress reports.
 func (c *clients) note(status int, answered bool) {
 	c.sent.Add(1)
 	switch {
@@ -277,7 +271,6 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// counted adds up what is read.
 type counted struct {
 	io.Reader
 	n *atomic.Int64
@@ -313,7 +306,6 @@ func (m *meter) add(to *int64, n int) {
 	}
 }
 
-// end writes down the rest of a long transfer.
 func (m *meter) end() {
 	if m.long {
 		m.write(time.Now())

@@ -94,7 +94,6 @@ func (r *runner) beginLimits(f schedule.Fault) (end func() error, err error) {
 	return restore, set("")
 }
 
-// beginRedis is a fault of the server itself.
 func (r *runner) beginRedis(f schedule.Fault) (end func() error, err error) {
 	n := r.world.store.master(f.Target)
 	call := func(command ...string) error {

@@ -67,7 +67,6 @@ func overloadScenario(seed uint64, d time.Duration, connections int) (*scenario,
 	return s, nil
 }
 
-// floodUser draws who sends.
 func (s *scenario) floodUser(random *rand.Rand) (kind string, number uint64) {
 	if s.kind == "chaos" {
 		return "crowd-", random.Uint64N(crowdUsers)
@@ -83,7 +82,6 @@ func (s *scenario) floodUser(random *rand.Rand) (kind string, number uint64) {
 	return newName, random.Uint64()
 }
 
-// outcome counts what became of a flood's requests.
 type outcome struct{ admitted, refused, gaveUp, unsent, failed int }
 
 // flood keeps conns connections to each instance busy: each sends its next request when the last one is answered or given up. The function
@@ -132,7 +130,6 @@ func (r *runner) connectAtOnce(conns int) (end func() error, err error) {
 	}, nil
 }
 
-// endFlood writes down what became of a flood.
 func (r *runner) endFlood(o *outcome) {
 	r.origin.writeCrowd()
 	r.say("%+v", *o)

@@ -90,7 +90,6 @@ func (w *world) slots() (all []history.Leak) {
 	return all
 }
 
-// field is the value behind a name in a line of a table.
 func field(line, name string) string {
 	_, rest, found := strings.Cut(line, name)
 	if !found {

@@ -68,7 +68,6 @@ func (m *machine) note(begin, end time.Time, late time.Duration) {
 	m.fault.Parameter = fmt.Sprintf("%v at most", m.worst.Round(time.Millisecond))
 }
 
-// forget drops the present fault.
 func (m *machine) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

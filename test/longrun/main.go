@@ -144,7 +144,6 @@ func (o *options) carryOut(ctx context.Context, s *scenario) error {
 	return judged(filepath.Join(dir, historyFile), io.MultiWriter(os.Stdout, report))
 }
 
-// judged writes the report of a history.
 func judged(name string, out io.Writer) error {
 	file, err := os.Open(name)
 	if err != nil {

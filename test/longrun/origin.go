@@ -61,7 +61,6 @@ func (o *server) count(c history.Crowd) {
 	o.crowd[c]++
 }
 
-// writeCrowd writes down what arrived of floods since the last call.
 func (o *server) writeCrowd() {
 	o.mu.Lock()
 	crowd := o.crowd
@@ -73,7 +72,6 @@ func (o *server) writeCrowd() {
 	}
 }
 
-// received counts the bytes of a request's body.
 type received struct {
 	io.ReadCloser
 	arrival *history.Arrival

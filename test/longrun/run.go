@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-qos/sluice/test/longrun/schedule"
 )
 
-// runner carries out one scenario.
 type runner struct {
 	*scenario
 	ctx     context.Context
@@ -226,7 +225,6 @@ func (r *runner) report(ctx context.Context) {
 	}
 }
 
-// keep leaves the output of a process.
 func (r *runner) keep(name, output string) {
 	if err := os.WriteFile(filepath.Join(r.dir, name+".log"), []byte(output), 0o600); err != nil {
 		r.say("%v", err)

@@ -41,7 +41,6 @@ func (r *runner) sample(ctx context.Context) {
 	}
 }
 
-// take returns the counts since the last call.
 func (s *steadyLoad) take() map[string]float64 {
 	s.mu.Lock()
 	latency, values := s.latency, s.counts

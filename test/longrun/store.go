@@ -23,7 +23,6 @@ type store struct {
 	links     map[string]*testkit.Link
 }
 
-// sentinel is one that can be started again.
 type sentinel struct {
 	*testkit.Process
 	conf string
@@ -52,7 +51,6 @@ func startStore(t *Scene, kind string) *store {
 	return s
 }
 
-// link makes a link of a name.
 func (s *store) link(t *Scene, name, to string) string {
 	s.links[name] = testkit.NewLink(t, to, 0)
 	return s.links[name].Addr
@@ -141,7 +139,6 @@ func (s *store) isMaster(n *testkit.RedisNode) bool {
 	return err == nil && strings.HasPrefix(said, "master")
 }
 
-// node is one by its name.
 func (s *store) node(target string) *testkit.RedisNode {
 	var i int
 	_, _ = fmt.Sscanf(target, "redis-%d", &i)
@@ -166,7 +163,6 @@ func (s *store) replicaOf(master *testkit.RedisNode) *testkit.RedisNode {
 	return nil
 }
 
-// masters are the nodes that take writes now.
 func (s *store) masters() []*testkit.RedisNode {
 	return slices.DeleteFunc(slices.Clone(s.nodes), func(n *testkit.RedisNode) bool { return !s.isMaster(n) })
 }

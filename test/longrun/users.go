@@ -9,7 +9,6 @@ import (
 	"github.com/sluice-qos/sluice/test/longrun/schedule"
 )
 
-// scenario is what a run does.
 type scenario struct {
 	kind        string // chaos, soak or overload
 	seed        uint64
@@ -31,7 +30,6 @@ type scenario struct {
 	memory      map[string]float64
 }
 
-// behaviour is what the clients of a user do.
 type behaviour string
 
 const (
@@ -135,7 +133,6 @@ var chaosUsers = []user{
 // crowdUsers is how many users a flood has in a chaos run.
 const crowdUsers = 8
 
-// chaosScenario breaks a cluster under load.
 func chaosScenario(seed uint64, store string, d time.Duration) *scenario {
 	s := &scenario{
 		kind: "chaos", seed: seed, store: store, instances: schedule.Instances, polygens: schedule.Polygens, faults: true, maxWait: 60 * time.Millisecond,
@@ -161,7 +158,6 @@ func chaosScenario(seed uint64, store string, d time.Duration) *scenario {
 	return s
 }
 
-// writeLimits writes down the limits of users from now on.
 func (r *runner) writeLimits(all []user) {
 	now := time.Now()
 	for _, u := range all {

@@ -72,7 +72,6 @@ func (p *part) end(kill bool) {
 	p.process().Stop()
 }
 
-// again starts a process that has ended.
 func (p *part) again() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +91,6 @@ func (p *part) mayEnd(frail bool) (err error) {
 	return err
 }
 
-// output is what the process has written.
 func (p *part) output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,7 +104,6 @@ func (p *part) adminAddr() string {
 	return p.admin
 }
 
-// crashed reports whether the process has ended though no fault ended it.
 func (p *part) crashed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,7 +176,6 @@ func lineName(line string) string {
 	return agent + "→" + haproxy + " " + what
 }
 
-// startWorld starts a scenario's cluster in front of an origin.
 func startWorld(t *Scene, s *scenario, origin string) (*world, error) {
 	w := &world{t: t, scenario: s, links: map[string]*testkit.Link{}, parts: map[string]*part{}}
 	o := cluster.Options{

@@ -45,7 +45,6 @@ type Scene struct {
 	holds sync.Map // *hold by path
 }
 
-// A hold is some requests that the origin answers when done is closed.
 type hold struct {
 	running atomic.Int64
 	done    chan struct{}

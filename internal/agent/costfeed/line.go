@@ -113,7 +113,6 @@ func isUser(key []byte) bool {
 	return len(key) > 0 && len(key) <= maxUser && !bytes.ContainsFunc(key, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// number reads a whole number as HAProxy's Lua writes it.
 func number(text []byte, least, most int64, wrong error) (int64, error) {
 	// Go would take a plus sign as well.
 	if n, err := strconv.ParseInt(string(text), 10, 64); err == nil && n >= least && n <= most && text[0] != '+' {

@@ -99,10 +99,8 @@ func (c *Client) Teach(table, key string, values Values, ttl time.Duration) {
 	c.wakeWriter()
 }
 
-// countLate counts an entry of a table that ended before it could be sent.
 func (c *Client) countLate(table int) { c.metrics.late[table].Inc() }
 
-// wakeWriter makes the session look for something to send.
 func (c *Client) wakeWriter() {
 	select {
 	// One token is enough: whoever wakes up looks at everything there is.

@@ -9,7 +9,6 @@ import (
 // keyString is a string's number among the types of keys. Tables with other keys are not read.
 const keyString = 6
 
-// A definition is a table as one side announces it.
 type definition struct {
 	id      uint64 // the table's number in later messages; each side has its own
 	name    string
@@ -19,7 +18,6 @@ type definition struct {
 	expire  time.Duration
 }
 
-// appendDefinition announces a table of plain numbers.
 func appendDefinition(b []byte, d definition) []byte {
 	body := appendVarint(nil, d.id)
 	body = appendVarint(body, uint64(len(d.name)))

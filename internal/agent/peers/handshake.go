@@ -12,7 +12,6 @@ func appendHello(b []byte, remote, local string, pid int) []byte {
 	return fmt.Appendf(b, "HAProxyS 2.1\n%s\n%s %d 1\n", remote, local, pid)
 }
 
-// A statusError is HAProxy's refusal of the handshake.
 type statusError int
 
 const statusOK = 200

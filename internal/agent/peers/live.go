@@ -5,7 +5,6 @@ import (
 	"time"
 )
 
-// An entry is what HAProxy has to know about one key of a taught table.
 type entry struct {
 	table  int // index into Options.Teach
 	key    string
@@ -43,7 +42,6 @@ func newLive(limit int) *unendedEntries {
 	return l
 }
 
-// setEntry sets an entry and reports whether there was room for it.
 func (l *unendedEntries) setEntry(table int, key string, values []byte, until time.Time) bool {
 	e, ok := l.byKey[entryKey{table, key}]
 	if ok {

@@ -32,7 +32,6 @@ const (
 // buffer (tune.bufsize, 16 KiB by default), and its parts are far smaller.
 const maxMessage = 64 << 10
 
-// protocolError is a message that breaks the protocol. It ends the session.
 type protocolError string
 
 func (e protocolError) Error() string { return "protocol error: " + string(e) }
@@ -94,7 +93,6 @@ func appendTableMessage(b []byte, kind byte, body []byte) []byte {
 	return append(b, body...)
 }
 
-// appendSwitch appends "what follows is about the table with this id".
 func appendSwitch(b []byte, id uint64) []byte {
 	return appendTableMessage(b, tableSwitch, appendVarint(nil, id))
 }
@@ -105,7 +103,6 @@ func appendAck(b []byte, table uint64, update uint32) []byte {
 	return appendTableMessage(b, tableAck, binary.BigEndian.AppendUint32(appendVarint(nil, table), update))
 }
 
-// parseAck is appendAck's inverse.
 func parseAck(body []byte) (table uint64, update uint32, err error) {
 	d := decoder{rest: body}
 	// Two forms of number in one message: that is how HAProxy writes it.
@@ -116,7 +113,6 @@ func parseAck(body []byte) (table uint64, update uint32, err error) {
 	return table, update, nil
 }
 
-// parseSwitch is appendSwitch's inverse.
 func parseSwitch(body []byte) (table uint64, err error) {
 	d := decoder{rest: body}
 	if table = d.takeVarint(); d.err != nil {

@@ -46,10 +46,8 @@ func newMetrics(reg prometheus.Registerer, tables []Table) *metrics {
 	return m
 }
 
-// metricLabel is the table's name in metrics.
 func (t Table) metricLabel() string { return strings.TrimPrefix(t.Name, "/") }
 
-// registerGauges has the registry ask the client how full its tables are.
 func (c *Client) registerGauges(reg prometheus.Registerer) {
 	f := daemon.Metrics(reg)
 	for i, t := range c.opts.Teach {

@@ -101,7 +101,6 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", int(s))
 }
 
-// definition announces the table with the given id.
 func (t Table) definition(id uint64) definition {
 	d := definition{
 		id:      id,

@@ -127,12 +127,10 @@ func (c *Client) tellSession(s Session) {
 	}
 }
 
-// A dialError is a failure to reach HAProxy at all.
 type dialError struct{ error }
 
 func (e dialError) Unwrap() error { return e.error }
 
-// reasonOf maps an error to a label of sluice_peers_errors_total.
 func reasonOf(err error) string {
 	var (
 		dial     dialError

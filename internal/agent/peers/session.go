@@ -42,13 +42,11 @@ type session struct {
 	owed owed
 }
 
-// learned is a table of HAProxy's.
 type learned struct {
 	definition
 	last uint32 // id of the last update
 }
 
-// owed is what HAProxy has still to be answered.
 type owed struct {
 	acks     map[uint64]uint32 // by HAProxy's table id: the last update learned
 	confirms int               // how many messages "finished" and "partial" are unanswered
@@ -69,7 +67,6 @@ func newSession(c *Client, id uint64, conn net.Conn) *session {
 	}
 }
 
-// idleReader gives each read its own deadline.
 type idleReader struct {
 	net.Conn
 	timeout time.Duration
@@ -81,7 +78,6 @@ func (r idleReader) Read(b []byte) (int, error) {
 	return r.Conn.Read(b)
 }
 
-// silence is how long ago the last write was.
 func (s *session) silence() time.Duration { return time.Since(time.Unix(0, s.wrote.Load())) }
 
 func (s *session) handshake(deadline time.Time) error {

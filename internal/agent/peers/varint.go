@@ -30,7 +30,6 @@ type varint struct {
 	shift uint // of the next byte; 0 before the first
 }
 
-// addByte takes the next byte and reports whether it was the last one.
 func (v *varint) addByte(b byte) (done bool, err error) {
 	if v.shift == 0 {
 		v.value, v.shift = uint64(b), 4

@@ -44,7 +44,6 @@ func (s *session) writeOwed(ctx context.Context) error {
 	}
 }
 
-// appendOwed appends the answers that HAProxy waits for.
 func (s *session) appendOwed(out []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()

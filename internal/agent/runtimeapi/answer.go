@@ -122,7 +122,6 @@ func (a *answer) takeEntry(line []byte) error {
 	return fmt.Errorf("haproxy tells of the key %q, which it was not asked about here: is the len of its table %s too small?", a.scratch.Key, a.table)
 }
 
-// keepRate waits if each got its entries faster than it may.
 func (a *answer) keepRate(ctx context.Context) error {
 	// A timer for each entry would cost more than to read it, and a thousand a second need no finer steps.
 	const together = 50 // entries, after which to look
@@ -150,7 +149,6 @@ func (a *answer) fillMissing(n int) {
 	}
 }
 
-// checkWhole is called when HAProxy has closed the connection.
 func (a *answer) checkWhole() error {
 	if a.phase != phaseWhole {
 		return fmt.Errorf("%w: haproxy closed the connection before its answer was whole", io.ErrUnexpectedEOF)
@@ -188,5 +186,4 @@ func processOf(line []byte) (uint64, error) {
 	return strconv.ParseUint(string(value), 10, 64)
 }
 
-// truncated bounds what an error quotes.
 func truncated(line []byte) []byte { return line[:min(len(line), 200)] }

@@ -13,7 +13,6 @@ import (
 	"time"
 )
 
-// sendLine sends a line of commands and reads the whole answer.
 func (c *Client) sendLine(ctx context.Context, tokens chan struct{}, line []byte, a *answer) error {
 	// HAProxy serves ten connections of its runtime API at a time, and lets the others wait: without
 	// a bound here people who look for what is wrong would wait behind the agent.
@@ -42,7 +41,6 @@ func dropped(err error) bool {
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// sendLineOnce reports whether any of the answer was read.
 func (c *Client) sendLineOnce(ctx context.Context, line []byte, a *answer) (heard bool, err error) {
 	// A connection of its own: one that is kept would stay with the process it was made to after a
 	// reload, and credit would be withdrawn in a table that nobody uses any more.
@@ -96,7 +94,6 @@ func (r deadlineReader) Read(p []byte) (int, error) {
 	return r.conn.Read(p)
 }
 
-// explain says what to do about an error.
 func (c *Client) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		// The connection was closed because of it, which is all that err tells.
@@ -120,7 +117,6 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("haproxy's runtime API at %s: %w%s", c.path, err, advice)
 }
 
-// refusedError is what HAProxy said instead of an answer.
 type refusedError string
 
 func (e refusedError) Error() string { return fmt.Sprintf("haproxy said %q", string(e)) }

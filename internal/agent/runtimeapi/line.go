@@ -42,7 +42,6 @@ func appendKeyed(line []byte, verb, table, key string) []byte {
 	return appendKey(append(append(line, table...), " key "...), key)
 }
 
-// appendWithdrawal appends the command that takes the credit of a key.
 func appendWithdrawal(line []byte, table, key string, second uint32) []byte {
 	// In a table with an array of gpt, data.gpt is element 0, and the only one that the
 	// runtime API can set.

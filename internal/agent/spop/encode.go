@@ -46,7 +46,6 @@ func appendVarint(dst []byte, n uint64) []byte {
 	return append(dst, b[:varint.PutUvarint(b[:], n)]...)
 }
 
-// textSize is how many bytes appendText appends.
 func textSize(s string) int {
 	var b [maxVarint]byte
 	return varint.PutUvarint(b[:], uint64(len(s))) + len(s)

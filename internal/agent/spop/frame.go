@@ -68,7 +68,6 @@ var rejections = []rejection{
 	rejectDataType, rejectHello, rejectCount, rejectTimeout, rejectUnread, rejectWrite,
 }
 
-// A frame is what was understood of one frame of HAProxy.
 type frame struct {
 	kind   byte
 	stream uint64

@@ -89,7 +89,6 @@ func (s *scanner) takeValue() value {
 	return v
 }
 
-// takeMessages reads the payload of a NOTIFY.
 func (s *scanner) takeMessages() {
 	args := 0
 	for n := 1; len(s.rest) > 0; n++ {

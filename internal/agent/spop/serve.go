@@ -97,7 +97,6 @@ func (s *Server) startConn(nc net.Conn, open *conns) {
 	})
 }
 
-// runConn runs the library's read loop on a connection.
 func (s *Server) runConn(c *conn) {
 	defer c.closeNow()
 	defer func() {
@@ -110,7 +109,6 @@ func (s *Server) runConn(c *conn) {
 	worker.Handle(c, c.handle, libraryLog{s.log})
 }
 
-// conns are the open connections of one listener.
 type conns struct {
 	mu   sync.Mutex
 	open map[*conn]struct{}

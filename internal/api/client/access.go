@@ -35,7 +35,6 @@ func baseURL(address string, flags Flags) (string, error) {
 	return u.String(), nil
 }
 
-// transport trusts whom the flags say. It uses no proxy.
 func (a Access) transport(flags Flags) (*http.Transport, error) {
 	t := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 	if a.CA == "" {

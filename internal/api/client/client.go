@@ -152,7 +152,6 @@ func (a *Client) fetch(req *http.Request) (*http.Response, []byte, error) {
 	return res, body, err
 }
 
-// failed says why there is no answer.
 func (a *Client) failed(ctx context.Context, err error) error {
 	var timeout net.Error
 	var request *url.Error

@@ -79,7 +79,6 @@ func (w *Worker) stranger(status string) error {
 	return fmt.Errorf("what listens at %s does not know of jobs (it answers %s): %s", w.client.address, terminal.QuoteName(status), w.client.flags.Hint())
 }
 
-// failed says why there is no answer.
 func (w *Worker) failed(ctx context.Context, err error) error {
 	var timeout net.Error
 	var request *url.Error

@@ -62,7 +62,6 @@ const (
 	longestPause = time.Second // less than the shortest time to live, 2 s of the key of who leads
 )
 
-// expireKeys lets keys expire.
 func expireKeys(ctx context.Context, server *miniredis.Miniredis) {
 	// miniredis can do so by itself, but then sorts all keys at every command: half a millisecond for a thousand of them.
 	last := time.Now()

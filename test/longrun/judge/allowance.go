@@ -22,10 +22,8 @@ var (
 	unbounded = part{whole: math.Inf(1)}
 )
 
-// plus is the limit and a number of even parts.
 func plus(even float64) part { return part{whole: 1, even: even} }
 
-// victims are the requests that a fault may fail.
 type victims int
 
 const (
@@ -57,7 +55,6 @@ func (e effect) noticed() effect { e.unnoticed = 0; return e }
 
 func (e effect) recovers(d time.Duration) effect { e.recovery = d; return e }
 
-// An allowance is the effect of faults of a part.
 type allowance struct {
 	faults []string
 	part   string

@@ -80,7 +80,6 @@ func (t *trial) judgeBytes(a *account) {
 	}
 }
 
-// spread counts the bytes of each step from the first one on.
 func spread(moved []movement) (first time.Time, steps []float64) {
 	first, last := moved[0].from, moved[0].to
 	for _, m := range moved {

@@ -12,7 +12,6 @@ import (
 // windows are the lengths of the windows in which requests are limited.
 var windows = map[string]time.Duration{"second": time.Second, "minute": time.Minute, "hour": time.Hour}
 
-// A rate names one of a user's limits of requests.
 type rate struct{ class, window string }
 
 // counts reports whether a request with this method counts against the limit.

@@ -38,13 +38,11 @@ func (p Property) lowerIsWorse() bool {
 	return p == RefusedRate || p == RefusedInProgress || p == RefusedCost
 }
 
-// ofLimit reports whether values are parts of a limit.
 func (p Property) ofLimit() bool { return p <= Costs || p == Waited || p == Memory || p.lowerIsWorse() }
 
 // counted reports whether a cell shows how many there were in all, and not the worst one.
 func (p Property) counted() bool { return p == Failed || p == Leaked }
 
-// looser reports whether bound a allows more than b.
 func (p Property) looser(a, b float64) bool {
 	if p.lowerIsWorse() {
 		return a < b

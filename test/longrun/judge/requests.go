@@ -12,7 +12,6 @@ import (
 // maxCrowd bounds one record, whatever the file says.
 const maxCrowd = 1_000_000
 
-// judgeRequests compares what was admitted in each window with the limit.
 func (t *trial) judgeRequests(a *account) {
 	for _, r := range rates(a.versions) {
 		var spans []load.Span
@@ -65,7 +64,6 @@ func (t *trial) attribute(spans []load.Span, observe func(index int64, n int) Ob
 	return all
 }
 
-// judgeBurst judges the seconds in a row of a limit with a burst.
 func (t *trial) judgeBurst(a *account, r rate) {
 	if !slices.ContainsFunc(a.versions, func(v version) bool { return v.burst[r] > 0 }) {
 		return

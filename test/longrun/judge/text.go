@@ -94,7 +94,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// columns are the properties with observations.
 func (r *Report) columns() (all []Property) {
 	for p := range properties {
 		for _, cells := range r.Cells {

@@ -33,7 +33,6 @@ type admission struct {
 	cost           int64 // what its answer said; 0: nothing
 }
 
-// account is all that was seen of a user.
 type account struct {
 	user     string
 	versions []version

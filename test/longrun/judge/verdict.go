@@ -150,7 +150,6 @@ func stalled(h *history.History) float64 {
 	return min(1, part.Seconds()/whole.Seconds())
 }
 
-// active are the faults that count at any instant of an observation.
 func (b *bench) active(o *Observation) (all []*fault) {
 	candidates := b.faults
 	if begin, end := o.Begin.Unix(), o.End.Unix(); end == begin {
@@ -166,7 +165,6 @@ func (b *bench) active(o *Observation) (all []*fault) {
 	return all
 }
 
-// allows is what a fault allows of an observation of n instances.
 func (f *fault) allows(o *Observation, n int) float64 {
 	switch {
 	case o.Property.lowerIsWorse() && o.Begin.Before(f.Begin.Add(f.unnoticed)):
@@ -259,7 +257,6 @@ func (b *bench) weigh(o Observation) {
 	b.record(o, b.together(active, &o, usual), row, by)
 }
 
-// bound is what is allowed of an observation.
 func (b *bench) bound(o *Observation) float64 {
 	return b.together(b.active(o), o, normal.bound(o, b.instances, -1))
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 )
 
-// exchange is one connection of a user.
 type exchange struct {
 	*run
 	ctx  context.Context
@@ -40,7 +39,6 @@ func (r *run) exchange(ctx context.Context, k kind, user string) {
 	k.run(&exchange{r, ctx, user, conn, bufio.NewReader(conn)})
 }
 
-// answered notes an answer's status.
 func (r *run) answered(status int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,13 +78,11 @@ func (x *exchange) readHead() *http.Response {
 	return resp
 }
 
-// reset makes the connection end with a TCP reset.
 func (x *exchange) reset() {
 	_ = x.conn.(*net.TCPConn).SetLinger(0)
 	_ = x.conn.Close()
 }
 
-// upgrade becomes a websocket and has one message echoed.
 func (x *exchange) upgrade() {
 	x.write(x.request("GET", "/upgrade", "Connection: Upgrade", "Upgrade: websocket",
 		"Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="))

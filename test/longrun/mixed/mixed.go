@@ -66,7 +66,6 @@ func Kinds() []string {
 	return names
 }
 
-// kind is one way for requests to begin and end.
 type kind struct {
 	name string
 	run  func(*exchange)

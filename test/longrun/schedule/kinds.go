@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-qos/sluice/test/longrun/history"
 )
 
-// kind is a fault that may be drawn.
 type kind struct {
 	name        string
 	weight      int
@@ -63,7 +62,6 @@ func polygens(string) []string   { return numbered("polygen", Polygens) }
 func limitFile(string) []string  { return []string{"limits"} }
 func everything(string) []string { return []string{"all"} }
 
-// nodes are those of Redis. A single one has no number.
 func nodes(store string) []string {
 	if store == "single" {
 		return []string{"redis"}
@@ -99,7 +97,6 @@ func limitedByFiles(store string) []string {
 	return slices.Concat(numbered("agent", Instances), haproxies(store), polygens(store), nodes(store)[:1])
 }
 
-// links are named by client and server.
 func links(store string) (all []string) {
 	for i := range Instances {
 		agent, haproxy := fmt.Sprintf("agent-%d", i), fmt.Sprintf("haproxy-%d", i)

@@ -185,7 +185,6 @@ func (p *planner) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(x*x*float64(most-least)).Round(time.Millisecond)
 }
 
-// pick draws a kind by its weight.
 func (p *planner) pick() int {
 	all := 0
 	for _, k := range kinds {

@@ -31,7 +31,6 @@ func estimatesSomething(u limits.CostUnit) bool {
 	return false
 }
 
-// limitsCost reports whether somebody has a limit of a unit.
 func (r *Report) limitsCost(unit string) bool {
 	of := func(l *limits.Limits) bool {
 		return slices.ContainsFunc(slices.Collect(l.Costs()), func(c limits.Cost) bool { return c.Unit == unit })

@@ -7,7 +7,6 @@ import (
 	"github.com/sluice-qos/sluice/cmd/sluice/internal/terms"
 )
 
-// ending is a user whose entry ends.
 type ending struct {
 	user string
 	terms.End

@@ -105,7 +105,6 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-// show is a run of both halves.
 type show struct {
 	Options
 	file   string
@@ -181,7 +180,6 @@ func (s *show) changeLimits(ctx context.Context) error {
 	return nil
 }
 
-// line tells when up has printed that everything serves.
 type line struct{ written chan struct{} }
 
 func (l *line) Write(b []byte) (int, error) {

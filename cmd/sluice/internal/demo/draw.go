@@ -95,7 +95,6 @@ func offered(quiet bool) float64 {
 	return noisyRate
 }
 
-// phase says what is going on.
 func (s *show) phase(now time.Time) string {
 	passed := fmt.Sprintf("%3.0f s: ", now.Sub(s.record.began).Seconds())
 	s.record.mu.Lock()
@@ -111,7 +110,6 @@ func (s *show) phase(now time.Time) string {
 	}
 }
 
-// lately is what a user got in the last second.
 func (s *show) lately(quiet bool, now time.Time) string {
 	return s.record.figures(quiet, now.Add(-time.Second), time.Second, 1)[0].String()
 }
@@ -167,7 +165,6 @@ func chart(values []float64, height int, top, of string) []string {
 	return rows
 }
 
-// axis says where in the charts the limits begin.
 func (s *show) axis(each time.Duration, width int) string {
 	const before, from = "without limits", "└ with limits"
 	limited := s.record.limited()

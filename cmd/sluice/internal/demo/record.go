@@ -90,10 +90,8 @@ type figures struct {
 	span   time.Duration
 }
 
-// rate is how many a second there were of a kind.
 func (f figures) rate(k kind) float64 { return float64(f.counts[k]) / f.span.Seconds() }
 
-// percent is how many of hundred were of a kind.
 func (f figures) percent(k kind) string {
 	all := f.counts[answered] + f.counts[refused] + f.counts[failed]
 	return fmt.Sprintf("%.0f %%", 100*float64(f.counts[k])/math.Max(float64(all), 1))

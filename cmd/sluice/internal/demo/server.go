@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// server is the server that both users share.
 type server struct {
 	workers chan struct{}
 	waiting atomic.Int64

@@ -42,7 +42,6 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// nextCommand is one that can be given here.
 func nextCommand(sluice string) string {
 	for _, file := range []string{"config/limits.yaml", "/etc/sluice/limits.yaml"} {
 		if _, err := os.Stat(file); err == nil {

@@ -22,7 +22,6 @@ func Write(w io.Writer, before, after *limits.Set, now time.Time) (differ bool) 
 	return c.found
 }
 
-// comparison writes how two limit files differ.
 type comparison struct {
 	w             io.Writer
 	before, after *limits.Set // as they are now
@@ -80,7 +79,6 @@ func (c *comparison) compare() {
 // nameless is the key of requests without a user's name (see limits.Anonymous).
 const nameless = "~"
 
-// everybody compares what is said of all users.
 func (c *comparison) everybody() {
 	c.compareText("mode of the whole file", c.before.Mode().String(), c.after.Mode().String())
 	if c.otherModes {

@@ -7,7 +7,6 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// difference is a term that differs.
 type difference struct{ name, before, after string }
 
 func (d difference) String() string { return d.name + ": " + d.before + " → " + d.after }

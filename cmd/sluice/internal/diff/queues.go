@@ -7,7 +7,6 @@ import (
 	"github.com/sluice-qos/sluice/cmd/sluice/internal/terms"
 )
 
-// queues compares the workers of queues.
 func (c *comparison) queues() {
 	before, after := maps.Collect(terms.Workers(c.before)), maps.Collect(terms.Workers(c.after))
 	for of, in := range unionOf(slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after))) {

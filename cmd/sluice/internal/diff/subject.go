@@ -40,7 +40,6 @@ func (c *comparison) writeLine(format string, args ...any) {
 	fmt.Fprintf(c.w, format+"\n", args...)
 }
 
-// differences are the lines that tell what differs.
 func (c *comparison) differences(of subject) []string {
 	var lines []string
 	for _, d := range differences(of(c.before), of(c.after), c.otherModes) {

@@ -89,7 +89,6 @@ func verbOf(set *limits.Set, class string) (verb, said string) {
 	return "", ", beside the limits of its verb,"
 }
 
-// account is what a limit file says of one user.
 type account struct {
 	who    string   // the user, the tier, and the line that says so
 	notes  []string // what else the file says of the user
@@ -98,7 +97,6 @@ type account struct {
 	facts  []fact // what is limited, or was lifted
 }
 
-// fact is a term and where it comes from.
 type fact struct {
 	name, value string // of a term
 	source      string
@@ -158,7 +156,6 @@ func newAccount(file string, set *limits.Set, user string) *account {
 	return a
 }
 
-// describeUser says who the user is to the limit file.
 func describeUser(file, user string, l *limits.Limits, o limitfile.Origin) string {
 	named := fmt.Sprintf("user %s: %s:%d", terminal.QuoteName(user), o.File, o.User)
 	if o.Pattern != "" {
@@ -195,7 +192,6 @@ func describeEnd(o limitfile.Origin) string {
 	return fmt.Sprintf("until %s, then they have %s", o.Until.Format(time.RFC3339), next)
 }
 
-// ofLimit is whether a field says something about a limit and is none.
 func ofLimit(name string) bool {
 	return name == "mode" || strings.HasSuffix(name, ".mode") || strings.HasSuffix(name, ".burst")
 }

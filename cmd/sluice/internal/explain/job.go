@@ -51,7 +51,6 @@ func perService(why workerapi.Why) string {
 	return b.String()
 }
 
-// number is a limit of jobs.
 func number(n int) string {
 	if n >= jobs.Unlimited {
 		return "any number"

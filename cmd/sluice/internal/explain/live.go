@@ -40,7 +40,6 @@ func (q Question) writeLive(out io.Writer, u api.User, version string) error {
 	return w.Flush()
 }
 
-// writeReasons prints why the user is limited now.
 func writeReasons(w io.Writer, reasons []api.Why) {
 	for _, y := range reasons {
 		until := "until less is in progress"
@@ -96,7 +95,6 @@ func writeRefusals(w io.Writer, decisions []api.Decision) {
 	}
 }
 
-// unlimitedClass says that no limit of its own counts requests of a class.
 func unlimitedClass(all []api.Limit, class string) string {
 	for _, l := range all {
 		if of, _ := limits.ParseRateName(l.Name); l.Window > 0 && l.Unit == "" && of == class {

@@ -14,7 +14,6 @@ type File struct {
 	Sections []Section
 }
 
-// A line is one line of a file.
 type line struct {
 	text    string   // with its end
 	number  int      // from 1 on; in a file without its blocks, the one that it has in that with them
@@ -78,7 +77,6 @@ func Parse(text string) *File {
 	return f
 }
 
-// head is the first line of those that go on in line i.
 func (f *File) head(i int) int {
 	// A comment that ends with a backslash does not go on: the line behind it has words of its own.
 	for i > 0 && f.lines[i-1].glued && f.lines[i].words == nil {

@@ -36,13 +36,11 @@ type Set struct {
 	Target int // the index of the one that the blocks are put into
 }
 
-// A place is a line of one of the files.
 type place struct {
 	file int
 	line line
 }
 
-// finding is one about a place.
 func (s Set) finding(p place, fatal bool, format string, args ...any) Finding {
 	return Finding{File: s.Names[p.file], Line: p.line.number, Fatal: fatal, What: fmt.Sprintf(format, args...)}
 }
@@ -82,13 +80,11 @@ func (s Set) Find(o Ours) []Finding {
 	return slices.Compact(found)
 }
 
-// A section is one of one of the files.
 type section struct {
 	file, index int
 	Section
 }
 
-// sections are those of all files that are wanted.
 func (s Set) sections(want func(Section) bool) []section {
 	var all []section
 	for i, f := range s.Files {
@@ -147,7 +143,6 @@ func (s Set) defaults(x section) []section {
 	}
 }
 
-// with are the lines of a section and of its defaults.
 func (s Set) with(x section) []place {
 	// The section's own first: what is set there outdoes its defaults.
 	all := s.lines(x)
@@ -157,7 +152,6 @@ func (s Set) with(x section) []place {
 	return all
 }
 
-// says is whether the line begins with these words.
 func (p place) says(words ...string) bool {
 	return len(p.line.words) >= len(words) && slices.Equal(p.line.words[:len(words)], words)
 }
@@ -300,7 +294,6 @@ func (s Set) findDefaultsBefore() []Finding {
 		"these defaults hold for Sluice's backends as well, which stand behind them in %s: have no default-server in them, or put both into one file", s.Names[s.Target])}
 }
 
-// findInGlobal looks at what holds for the whole process.
 func (s Set) findInGlobal(o Ours) []Finding {
 	var found []Finding
 	for _, x := range s.sections(func(x Section) bool { return x.Kind == "global" }) {

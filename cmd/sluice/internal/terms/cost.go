@@ -12,7 +12,6 @@ import (
 
 const costs = "costs."
 
-// ofCosts are the terms of limits of what requests cost.
 func ofCosts(l *limits.Limits) (all []Term) {
 	for c := range l.Costs() {
 		t := Term{Name: costs + c.Name(), Amount: FormatCount(c.Max) + " " + article(c.Window) + " " + c.Window.String()}
@@ -43,7 +42,6 @@ func costPhrase(t Term) string {
 	return t.Value()
 }
 
-// cutCost takes the name of a term of costs apart.
 func cutCost(name string) (unit string, w limits.Window) {
 	unit, window, _ := strings.Cut(name, "/")
 	for _, w := range limits.CostWindows {
@@ -103,7 +101,6 @@ func describeEstimate(u limits.CostUnit) string {
 	return describeSource(u.Estimate, "request") + ", else " + otherwise
 }
 
-// describeSource says where a cost is read.
 func describeSource(s limits.CostSource, of string) string {
 	if s.Header != "" {
 		return "the " + of + "'s " + s.Header

@@ -20,7 +20,6 @@ func Describe(l *limits.Limits) string {
 	return sentence(all)
 }
 
-// sentence puts terms one after the other.
 func sentence(all []Term) string {
 	var parts []string
 	waits := slices.IndexFunc(all, func(t Term) bool { return t.Name == "over_limit.concurrent" })

@@ -79,7 +79,6 @@ func (t Term) withMode(m limits.Mode) Term {
 // LimitsNothing is whether a value of a term limits nothing.
 func LimitsNothing(value string) bool { return value == NotLimited || value == limits.Off.String() }
 
-// perWindow is the window behind a number of requests.
 func perWindow(w limits.Window) string {
 	if w == limits.Second {
 		return "s"

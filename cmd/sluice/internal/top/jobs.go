@@ -23,7 +23,6 @@ var jobColumns = []column{
 	{"limit", "limit", true},
 }
 
-// jobList is what polygen said of users with background jobs.
 type jobList struct{ api.Jobs }
 
 func readJobs(ctx context.Context, a *client.Client, n int) (list, error) {

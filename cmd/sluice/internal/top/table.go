@@ -176,7 +176,6 @@ func formatSeen(u ranked, now time.Time, people bool) string {
 	return forWhom(people)(strconv.FormatFloat(seen.Seconds(), 'f', 1, 64), formatAge(seen))
 }
 
-// forWhom returns what chooses between a plain number and one with its unit.
 func forWhom(people bool) func(programs, people string) string {
 	return func(plain, withUnit string) string {
 		if people {

@@ -51,7 +51,6 @@ type list interface {
 	rows(people bool) [][]string // none of them is empty or has a blank
 }
 
-// display shows lists. The first call is showPicture.
 type display interface {
 	showPicture(list) error
 	// showOutage says that there is no answer, for a reason; the last one came at a time.
@@ -59,7 +58,6 @@ type display interface {
 	finish() error
 }
 
-// follow shows one list after the other.
 func (o Options) follow(ctx context.Context, ask func(context.Context) (list, error), d display) error {
 	var last time.Time // zero: there was no answer yet
 	for {
@@ -90,13 +88,11 @@ type picture struct {
 	Ranked []ranked `json:"users"` // instead of those of Users
 }
 
-// ranked is a user and the limit that the user is nearest to.
 type ranked struct {
 	api.Summary
 	Nearest *nearest `json:"nearest"` // null: they have no limit
 }
 
-// nearest is the limit that a user is nearest to.
 type nearest struct {
 	Limit string  `json:"limit"` // its name
 	Mode  string  `json:"mode"`  // enforce or dry-run
@@ -161,7 +157,6 @@ func (t *tables) showOutage(last time.Time, why error) error {
 
 func (t *tables) finish() error { return nil }
 
-// screen is one list drawn over the other in a terminal.
 type screen struct {
 	terminal.Screen
 	last list

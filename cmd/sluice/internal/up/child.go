@@ -67,7 +67,6 @@ func exitOf(err error) error {
 	return err
 }
 
-// tail passes output on and remembers the end of it.
 type tail struct {
 	to io.Writer
 

@@ -55,7 +55,6 @@ func isOlder(version, than string) bool {
 	return slices.Compare(a[:], b[:]) < 0
 }
 
-// process is one instance's HAProxy.
 type process struct {
 	program string
 	dir     string
@@ -77,7 +76,6 @@ func runtimeSocket(dir string) string { return filepath.Join(dir, "runtime.sock"
 // costsSocket is where the agent hears what requests cost: beside that of SPOE, as by default.
 func costsSocket(dir string) string { return filepath.Join(dir, "costs.sock") }
 
-// configure writes the instance's HAProxy configuration.
 func (p *process) configure() error {
 	// Fitted to the limits of the start. What of them changes later in a way that HAProxy must know
 	// is told by warnOfLimits: to reload HAProxy as its child is a service manager's job.

@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/redisbus/embedded"
 )
 
-// registerer tells the metrics of a part from those of the others.
 func (s *stack) registerer(part string) prometheus.Registerer {
 	return prometheus.WrapRegistererWith(prometheus.Labels{"instance": part}, s.registry)
 }
@@ -65,7 +64,6 @@ func (s *stack) startRedis(context.Context) error {
 	return nil
 }
 
-// openBus connects a part to Redis.
 func (s *stack) openBus(log *slog.Logger, registerer prometheus.Registerer) (*redisbus.Bus, error) {
 	b, err := redisbus.Open(redisbus.Options{Addresses: []string{s.Redis}, Password: s.redisPassword, Timeout: agent.CallTimeout(s.MaxWait), Logger: log, Registerer: registerer})
 	if err == nil {

@@ -90,7 +90,6 @@ func Run(ctx context.Context, o Options) error {
 	return daemon.Run(ctx, s.loops...)
 }
 
-// stack is what Run has started so far.
 type stack struct {
 	Options
 	program   string // HAProxy's
