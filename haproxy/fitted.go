@@ -48,7 +48,10 @@ func (c Config) leaveOutNeedless(cfg *edition, chain []Identifier) {
 		needless = append(needless, ` !\{ var\(txn\.sluice_unreadable\) -m found \}`)
 		// A field's value has no NUL, at which tables cut keys: HAProxy refuses it, and README.md says that rules of one's own
 		// must not write it. No other name that is not a key has an entry.
-		cfg.text = strings.Replace(cfg.text, shortName, "", 1)
+		// Where address limits leave the short way out, the rule of names that are keys stands first, and keeps it.
+		if strings.Contains(cfg.text, trackUser) {
+			cfg.text = strings.Replace(cfg.text, shortName, "", 1)
+		}
 	}
 	if len(chain) == 1 && !chain[0].readsCredentials() {
 		needless = append(needless, `(?m) if !\{ var\(txn\.sluice_user\) -m len gt 0 \}$`) // nobody has found a name before

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -60,5 +61,18 @@ func TestForLimits(t *testing.T) {
 	c := ForLimits(set)
 	if !c.Fitted || !c.Bandwidth || len(c.CreditClasses) != 2 || len(c.Exempt.Addresses) != 1 || c.Addresses.Concurrent != 5 {
 		t.Errorf("ForLimits() = %+v, want classes * and PUT, bandwidth, the exempt address, and 5 of an address", c)
+	}
+}
+
+// Limits of addresses leave the short way out. The rule that tells which names are keys keeps its condition then, or a client could
+// name itself as an exempt user is known in tables.
+func TestNamesAreCheckedBesideLimitsOfAddresses(t *testing.T) {
+	c := Config{Fitted: true, Identify: "header:X-User", Addresses: limits.AddressLimits{Requests: 1}}
+	files, err := c.files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rule := "set-var(txn.sluice_verbatim) int(1) if" + shortName; !strings.Contains(files["haproxy.cfg"], rule) {
+		t.Errorf("haproxy.cfg has no rule %q", rule)
 	}
 }
