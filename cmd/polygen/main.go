@@ -79,7 +79,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		return err
 	}
 	defer l.Close()
-	address, err := o.lead.address(o.Access().Scheme(), l.Addr())
+	address, err := o.address(o.Access().Scheme(), l.Addr())
 	if err != nil {
 		return err
 	}

@@ -203,12 +203,6 @@ func TestServeReturnsTheListenersError(t *testing.T) {
 	}
 }
 
-type discard struct{ header http.Header }
-
-func (d *discard) Header() http.Header         { return d.header }
-func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
-func (d *discard) WriteHeader(int)             {}
-
 func get(ctx context.Context, s *httptest.Server, user, path string) error {
 	req, err := http.NewRequestWithContext(ctx, "GET", s.URL+path, nil)
 	if err != nil {

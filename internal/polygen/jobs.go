@@ -144,8 +144,8 @@ func askWorkers[T any](ctx context.Context, w *workers, question func(context.Co
 	for i, worker := range w.all {
 		told, err := api.JobWorker{Address: worker.Address()}, errs[i]
 		wasAway := worker.away.Swap(err != nil)
-		switch {
-		case err == nil:
+		switch err {
+		case nil:
 			answers = append(answers, all[i])
 			if wasAway {
 				w.log.Info("a worker of background jobs answers again", slog.String("worker", worker.Address()))

@@ -190,7 +190,7 @@ func (v *View) adoptLimits(r *record) {
 	}
 	r.set, r.limits, r.known = v.set, v.set.User(r.key), v.set.NamesUser(r.key)
 	// Addresses of the anonymous tier, requests without a name and unreadable credentials have no name to add.
-	r.unknown = !r.known && r.key != noName && r.key != limits.UnreadableKey && !(limits.Anonymous(r.key) && v.set.AnonymousTier() != "")
+	r.unknown = !r.known && r.key != noName && r.key != limits.UnreadableKey && (!limits.Anonymous(r.key) || v.set.AnonymousTier() == "")
 	r.windows = slices.DeleteFunc(r.windows, func(w window) bool {
 		_, limited := r.limits.Rate(w.class, w.window)
 		return !w.isCost && !limited
