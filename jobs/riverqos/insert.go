@@ -71,7 +71,7 @@ func (g *gate) markUsers(params []*rivertype.JobInsertParams, now time.Time) map
 		}
 		param.Metadata = marked
 		// A job that is scheduled for later does not stand before others. The sweep looks at it when it is due.
-		if param.State == rivertype.JobStateAvailable && since == now {
+		if param.State == rivertype.JobStateAvailable && since.Equal(now) {
 			key := flow{user, param.Queue}
 			flows[key] = append(flows[key], param)
 		}

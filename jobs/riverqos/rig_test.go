@@ -420,16 +420,6 @@ func (r *rig) usageOf(s jobs.Slots, user string) jobs.Usage {
 	return u
 }
 
-// said is what a job noted when it ended, the nth of all notes.
-func (r *rig) said(n int) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if n >= len(r.begun) {
-		return ""
-	}
-	return r.begun[n]
-}
-
 // counted returns nil if a metric with a label's value is above 0.
 func (r *rig) counted(name, label string) error {
 	if r.value(name, label) > 0 {
