@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -386,6 +387,13 @@ func TestReload(t *testing.T) {
 			}
 			return nil
 		})
+	})
+	// The old worker accepts connections until then.
+	testkit.Eventually(t, "the new worker's shares", func() error {
+		if table := r.cli(t, "show table sluice_share"); pid() == first || !strings.Contains(table, "key="+bob.name+" ") {
+			return errors.New(table)
+		}
+		return nil
 	})
 	began := time.Now()
 	g := bob.flow(t, kind{}, 1)

@@ -43,6 +43,9 @@ const maxText = 3000
 // and a few signs without a meaning.
 func Classify(classes []limits.Class) (string, error) {
 	var b strings.Builder
+	if slices.ContainsFunc(classes, readsMethod) {
+		b.WriteString("    http-request set-var(txn.sluice_method) method,upper\n")
+	}
 	for _, c := range classes {
 		// Checked although limitfile does: the name is pasted into the configuration here, and this package
 		// takes classes from any caller.
@@ -117,6 +120,16 @@ func conditions(m limits.Match) ([]string, error) {
 	return all, nil
 }
 
+// methodText is the request's method as text. A condition on "method" itself makes HAProxy 3.4 warn that it is compared as text.
+const methodText = "var(txn.sluice_method)"
+
+// readsMethod reports whether a class names a method that has no verb of its own.
+func readsMethod(c limits.Class) bool {
+	return slices.ContainsFunc(c.Any, func(m limits.Match) bool {
+		return slices.ContainsFunc(m.Methods, func(method string) bool { return !slices.Contains(verbs, method) })
+	})
+}
+
 func methodConditions(m limits.Match) ([]string, error) {
 	if len(m.Methods) == 0 {
 		return nil, nil
@@ -126,10 +139,8 @@ func methodConditions(m limits.Match) ([]string, error) {
 		if !token.MatchString(method) || method != strings.ToUpper(method) {
 			return nil, fmt.Errorf("method %q: want a method in capitals", method)
 		}
-		// One of them is enough to look at the method itself, which costs more than a variable that is there
-		// already.
 		if !slices.Contains(verbs, method) { // its class is OTHER, as that of others
-			fetch = "method,upper"
+			fetch = methodText
 		}
 	}
 	return []string{fmt.Sprintf("{ %s %s }", fetch, oneOf(m.Methods))}, nil
