@@ -33,7 +33,7 @@ const maxText = 3000
 // Classify returns the rules of HAProxy that set txn.sluice_op to the name of the
 // first class that a request matches, or leave it unset.
 //
-// Methods are compared in capitals, paths as the client wrote them, header values
+// Methods are compared in capitals, paths decoded and without empty and "." segments, header values
 // as they are, with any of several fields of the name. Keys of the query are compared
 // decoded, as servers do: "?%75ploads" has the key "uploads", and what is no valid
 // encoding means no key. PathRegex goes to HAProxy's PCRE2 as it is: limitfile takes only
@@ -45,6 +45,9 @@ func Classify(classes []limits.Class) (string, error) {
 	var b strings.Builder
 	if slices.ContainsFunc(classes, readsMethod) {
 		b.WriteString("    http-request set-var(txn.sluice_method) method,upper\n")
+	}
+	if slices.ContainsFunc(classes, readsPath) {
+		b.WriteString(plainPath)
 	}
 	for _, c := range classes {
 		// Checked although limitfile does: the name is pasted into the configuration here, and this package
@@ -120,6 +123,23 @@ func conditions(m limits.Match) ([]string, error) {
 	return all, nil
 }
 
+// plainPath sets txn.sluice_path to the path as most origins read it: decoded, without empty and "." segments. What does not
+// decode, and control bytes, which could end a line of an expression, stay encoded.
+const plainPath = `    http-request set-var(txn.sluice_path) path
+    http-request set-var(txn.sluice_path) 'path,regsub("%(?:(?=[01]|7[Ff])|(?![0-9A-Fa-f][0-9A-Fa-f]))","%25",g),url_dec,regsub("/(?:[.]?/)+","/",g),regsub("/[.]$","/")' if { path -m reg '%|/[.]?(?:/|$)' }
+`
+
+// unclearPath are conditions for paths that origins read in several ways: with encoded slashes, percent signs or control bytes, with
+// parameters, backslashes or ".." segments, or badly encoded.
+const unclearPath = `    acl path_unclear path -m reg -i '%(?:2f|5c|25|[01]|7f|(?![0-9a-f][0-9a-f]))|[;\\]'
+    acl path_unclear path -m reg '/(?:[.]|%2[Ee]){2}(?:/|$)'
+`
+
+// readsPath reports whether a class looks at the path as plainPath has it.
+func readsPath(c limits.Class) bool {
+	return slices.ContainsFunc(c.Any, func(m limits.Match) bool { return m.PathPrefix+m.PathRegex != "" && !m.RawPath })
+}
+
 // methodText is the request's method as text. A condition on "method" itself makes HAProxy 3.4 warn that it is compared as text.
 const methodText = "var(txn.sluice_method)"
 
@@ -150,19 +170,23 @@ func methodConditions(m limits.Match) ([]string, error) {
 var withoutApostrophes = strings.NewReplacer(`\\`, `\\`, `\'`, `\x27`, `'`, `\x27`)
 
 func pathConditions(m limits.Match) (all []string, _ error) {
+	path := "var(txn.sluice_path)"
+	if m.RawPath {
+		path = "path"
+	}
 	switch {
 	case m.PathPrefix == "":
 	case plainValue.MatchString(m.PathPrefix):
-		all = append(all, fmt.Sprintf("{ path -m beg %s }", m.PathPrefix))
+		all = append(all, fmt.Sprintf("{ %s -m beg %s }", path, m.PathPrefix))
 	default:
-		all = append(all, fmt.Sprintf("{ path -m reg '^%s' }", literal(m.PathPrefix)))
+		all = append(all, fmt.Sprintf("{ %s -m reg '^%s' }", path, literal(m.PathPrefix)))
 	}
 	if m.PathRegex != "" {
 		if strings.ContainsFunc(m.PathRegex, func(r rune) bool { return r < ' ' || r > '~' }) {
 			return nil, fmt.Errorf("path_regex %q: want printable ASCII characters", m.PathRegex)
 		}
 		// The parentheses keep it from being read as a flag, such as -i, or as the end of the condition.
-		all = append(all, fmt.Sprintf("{ path -m reg '(?:%s)' }", withoutApostrophes.Replace(m.PathRegex)))
+		all = append(all, fmt.Sprintf("{ %s -m reg '(?:%s)' }", path, withoutApostrophes.Replace(m.PathRegex)))
 	}
 	return all, nil
 }

@@ -77,6 +77,12 @@ func newCostRules(units []limits.CostUnit) (costRules, error) {
 	r.units = fmt.Sprintf("    set-var proc.sluice_units str(\"%s\")\n    lua-load-per-thread \"${SLUICE_CFG_DIR-.}/lua/costs.lua\"\n", strings.Join(names, " "))
 	r.question = "    args units=var(proc.sluice_units) id=rand(),set-var(txn.sluice_question)\n"
 	r.again = "    args units=var(proc.sluice_units) id=var(txn.sluice_question)\n"
+	// Nobody knows which class the origin finds in such a path: else a client could choose one that costs nothing.
+	if slices.ContainsFunc(units, func(u limits.CostUnit) bool { return u.ByOperation() }) {
+		r.estimates = unclearPath + "    http-request set-var(txn.sluice_unclear) bool(true) if path_unclear\n"
+		r.question += "    args unclear=var(txn.sluice_unclear)\n"
+		r.again += "    args unclear=var(txn.sluice_unclear)\n"
+	}
 	headers, bodies, told := "", "", ""
 	for i, u := range units {
 		r.class(i, u)
@@ -118,7 +124,11 @@ func (r *costRules) class(number int, u limits.CostUnit) {
 // name is both.
 func classList(name string, u limits.CostUnit) string {
 	list := strings.Join(u.Classes, " ")
-	return fmt.Sprintf("    acl %[1]s var(txn.sluice_class) -m str %[2]s\n    acl %[1]s var(txn.sluice_op) -m str %[2]s\n", name, list)
+	rules := fmt.Sprintf("    acl %[1]s var(txn.sluice_class) -m str %[2]s\n    acl %[1]s var(txn.sluice_op) -m str %[2]s\n", name, list)
+	if u.ByOperation() {
+		rules += fmt.Sprintf("    acl %s var(txn.sluice_unclear) -m found\n", name)
+	}
+	return rules
 }
 
 // ofClass is the condition that a request costs something of a unit.

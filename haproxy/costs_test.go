@@ -195,6 +195,10 @@ func TestEstimates(t *testing.T) {
 		{"an empty body", post(``, kind), "", ""},
 		{"larger than a buffer", post(`{"max_tokens":300,"a":"`+strings.Repeat("a", 300<<10)+`"}`, kind), "", ""},
 		{"a class that costs nothing", strings.Replace(post(`{"max_tokens":300}`, kind), "POST", "PATCH", 1), "", ""},
+		{"a path of which origins may make another class", strings.Replace(post(`{"max_tokens":300}`, kind), "POST /", "PATCH /a%2Fb", 1), "", "300"},
+		{"parameters of a segment", strings.Replace(post(`{"max_tokens":300}`, kind), "POST /", "PATCH /a;b/c", 1), "", "300"},
+		{"the folder above", strings.Replace(post(`{"max_tokens":300}`, kind), "POST /", "PATCH /a/.%2E/c", 1), "", "300"},
+		{"an encoded letter and an empty segment", strings.Replace(post(`{"max_tokens":300}`, kind), "POST /", "PATCH /%61//c", 1), "", ""},
 		{"an operation class", strings.Replace(post(`{"max_tokens":300}`, kind), "POST", "PUT", 1), "", "300"},
 		{"in chunks", httpRequest("POST", "/", "Content-Type: "+kind, "Transfer-Encoding: chunked") + "8\r\n{\"max_to\r\n0c\r\nkens\": 300 }\r\n0\r\n\r\n", "", "300"},
 	} {

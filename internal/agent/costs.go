@@ -23,6 +23,7 @@ var maxCostDigits = len(strconv.Itoa(limits.MaxCost))
 type askedCosts struct {
 	units     string                     // the names that it knows, by number, with blanks between them
 	estimates [limits.MaxCostUnits]int64 // by number; -1: the request itself says none
+	unclear   bool                       // origins may read the path in several ways, so the request may be of any operation class
 }
 
 func readCosts(r *spop.Request) (c askedCosts) {
@@ -31,6 +32,7 @@ func readCosts(r *spop.Request) (c askedCosts) {
 	if c.units, known = r.Arg("units"); !known {
 		return askedCosts{}
 	}
+	_, c.unclear = r.Arg("unclear")
 	for i := range c.estimates {
 		text, _ := r.Arg("cost_" + strconv.Itoa(i))
 		n, err := strconv.ParseUint(text, 10, 63)
@@ -96,7 +98,7 @@ func (l *limiter) costsOf(set *limits.Set, asked question, of *limits.Limits) *c
 func (c *costs) add(set *limits.Set, q *question, key int, of *limits.Limits) {
 	for limit := range of.Costs() {
 		unit := set.CostUnit(limit.Unit)
-		if unit == nil || !unit.Charges(q.verb, q.op) {
+		if unit == nil || !unit.Charges(q.verb, q.op) && !(q.costs.unclear && unit.ByOperation()) {
 			continue
 		}
 		c.of[key].needs = append(c.of[key].needs, cost.Need{Cost: limit, Amount: c.amountOf(unit, q)})
@@ -115,6 +117,9 @@ func (c *costs) amountOf(unit *limits.CostUnit, q *question) int64 {
 	}
 	if u.amount < 0 {
 		u.amount = unit.EstimateOf(q.verb, q.op)
+		if q.costs.unclear {
+			u.amount = unit.MostEstimate()
+		}
 	}
 	c.units = append(c.units, u)
 	return u.amount

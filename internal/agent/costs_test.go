@@ -63,7 +63,7 @@ func newCostRig(t *testing.T) *rig {
 
 // costs asks for a request of a user that says that it may cost so much.
 func (r *rig) costs(user string, estimate int64) verdict {
-	return r.verdict(question{user: user, verb: "GET", costs: askedCosts{"tokens", [limits.MaxCostUnits]int64{estimate}}})
+	return r.verdict(question{user: user, verb: "GET", costs: askedCosts{units: "tokens", estimates: [limits.MaxCostUnits]int64{estimate}}})
 }
 
 func TestVariablesOfCosts(t *testing.T) {
@@ -164,6 +164,39 @@ func TestCostsAllOrNone(t *testing.T) {
 	}
 }
 
+// A request whose path origins may read in several ways costs what the dearest class does.
+func TestCostsOfAnUnclearPath(t *testing.T) {
+	set := parse(t, `
+version: 1
+default_tier: free
+classes: {CHAT: {path_prefix: /chat}, EMBED: {path_prefix: /embed}}
+costs:
+  pages: {classes: [PUT], estimate: {default: 7}}
+  tokens: {classes: [CHAT, EMBED], estimate: {default: 20, classes: {EMBED: 500}}}
+tiers: {free: {costs: {pages: {minute: 10k}, tokens: {minute: 10k}}}}
+`)
+	for _, tt := range []struct {
+		name    string
+		q       question
+		charged map[string]int64
+	}{
+		{"of no class", question{verb: "GET"}, nil},
+		{"of a class", question{verb: "GET", op: "CHAT"}, map[string]int64{"tokens": 20}},
+		{"unclear", question{verb: "GET", costs: askedCosts{unclear: true}}, map[string]int64{"tokens": 500}},
+		{"unclear, with an estimate", question{verb: "GET", costs: askedCosts{units: "pages tokens", estimates: [limits.MaxCostUnits]int64{-1, 30}, unclear: true}}, map[string]int64{"tokens": 30}},
+	} {
+		charged := map[string]int64{}
+		if c := new(limiter).costsOf(set, tt.q, set.User("alice")); c != nil {
+			for _, u := range c.units {
+				charged[u.unit] = u.amount
+			}
+		}
+		if len(charged) != len(tt.charged) || charged["tokens"] != tt.charged["tokens"] {
+			t.Errorf("%s: charged %v, want %v", tt.name, charged, tt.charged)
+		}
+	}
+}
+
 // What HAProxy says of costs goes to the pools, and is counted.
 func TestCostsAreSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -210,7 +243,7 @@ func TestCostsAreSettled(t *testing.T) {
 func TestCostsOfVerdictsThatAreNotHeard(t *testing.T) {
 	id := costfeed.Question{ID: 17, User: "alice"}
 	ask := func(r *rig) verdict {
-		return r.verdict(question{asked: id, user: "alice", verb: "GET", costs: askedCosts{"tokens", [limits.MaxCostUnits]int64{500}}})
+		return r.verdict(question{asked: id, user: "alice", verb: "GET", costs: askedCosts{units: "tokens", estimates: [limits.MaxCostUnits]int64{500}}})
 	}
 	for _, tt := range []struct {
 		name     string

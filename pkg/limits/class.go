@@ -14,8 +14,9 @@ type Class struct {
 // holds. The zero Match holds of every request.
 type Match struct {
 	Methods    []string      // one of these, in capitals
-	PathPrefix string        // of the path without the query, as the client wrote it
-	PathRegex  string        // RE2 that the path matches somewhere; "" for any
+	PathPrefix string        // of the path without the query, decoded and without empty and "." segments
+	PathRegex  string        // RE2 that this path matches somewhere; "" for any
+	RawPath    bool          // the path is compared as the client wrote it: keys of S3 may have empty segments
 	Query      []string      // keys of the query that are all present, with or without a value
 	NoQuery    []string      // keys of the query that are all absent
 	Headers    []HeaderMatch // all of these

@@ -52,6 +52,20 @@ func (u *CostUnit) EstimateOf(verb, op string) int64 {
 	return u.Default
 }
 
+// MostEstimate is what a request costs that may be of any class.
+func (u *CostUnit) MostEstimate() int64 {
+	most := u.Default
+	for _, n := range u.ByClass {
+		most = max(most, n)
+	}
+	return most
+}
+
+// ByOperation reports whether requests of an operation class cost this unit, and not all do.
+func (u *CostUnit) ByOperation() bool {
+	return slices.ContainsFunc(u.Classes, func(class string) bool { return !slices.Contains(classes[:], class) })
+}
+
 // Charges reports whether requests of a verb and an operation class, "" if there is none,
 // cost this unit.
 func (u *CostUnit) Charges(verb, op string) bool {

@@ -29,7 +29,10 @@ func S3Classes() []Class {
 		object   = `^/[^/]+/.`
 		listType = "list-type"
 	)
-	class := func(name string, m Match) Class { return Class{Name: name, Any: []Match{m}} }
+	class := func(name string, m Match) Class {
+		m.RawPath = true
+		return Class{Name: name, Any: []Match{m}}
+	}
 	get := []string{"GET"}
 	return []Class{
 		class("LISTOBJECTSV2", Match{Methods: get, PathRegex: buckets, Query: []string{listType}}),
