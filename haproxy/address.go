@@ -10,10 +10,10 @@ import (
 // addressRules are what the limits of each address add to haproxy.cfg. All are empty
 // without limits, so that nobody pays for what nobody uses.
 type addressRules struct {
-	failures string // before the user is identified
-	requests string // before the agent is asked
-	refusals string // which backend answers
-	sections string // the table, and those backends
+	Requests string          // before the agent is asked
+	Refusals string          // which backend answers
+	Table    string          // of the entries of addresses
+	Answers  []addressAnswer // the backends that refuse
 }
 
 // The backends that answer for an address, so that HAProxy's own metrics count their
@@ -32,23 +32,6 @@ const addressTable = `
 # second in which the address had used up its requests.
 backend sluice_address
     stick-table type ipv6 size 200k expire %ds store %s
-`
-
-const addressVar = `    # The client's address, IPv6 by its /64: what one host may have to itself.
-    http-request set-var(txn.sluice_address) src,ipmask(32,64)
-`
-
-// The first rule asks a table alone, so that who attacks costs least. An exempt
-// request is not refused, nor does it count: no user pays for it.
-const failureRules = `    # failed_auth: an address that caused %[1]d answers 401 or 403 of the origin in the last %[2]d s is
-    # refused before a user is named who would have to pay for it. Answers of HAProxy's own
-    # do not count: http-response rules do not see them.
-    acl auth_failed var(txn.sluice_address),table_gpc_rate(0,sluice_address) ge %[1]d
-    http-request set-var(txn.sluice.reason) str(failed-authentication) if auth_failed !exempt_here !exempt_below
-    http-request set-var(txn.sluice.reason) str(failed-authentication) if auth_failed !exempt_here exempt_below path_odd
-    http-request allow if { var(txn.sluice.reason) -m found }
-    http-response track-sc2 var(txn.sluice_address) table sluice_address if { status 401 403 } !{ var(txn.sluice_user) -m str ~exempt }
-    http-response sc-inc-gpc(0,2) if { status 401 403 } !{ var(txn.sluice_user) -m str ~exempt }
 `
 
 const countedACL = `    acl address_refused var(txn.sluice.reason) -m found
@@ -119,69 +102,39 @@ const ticketRules = `    # Each request draws a ticket; the counter is atomic, s
     http-request sc-set-gpt(5,2) var(txn.sluice_lease),div(4) if address_spent
 `
 
-// putAddresses puts the limits of each address in place.
-func putAddresses(cfg *edition, a limits.AddressLimits) {
-	r := addressLimits(a, cfg.part("refusal"))
-	cfg.put("failed authentication", r.failures)
-	cfg.put("limits of an address", r.requests)
-	cfg.put("refusals of an address", r.refusals)
-	// Only limits that draw tickets. Failed authentications are refused before a user is named.
-	if r.requests != "" {
-		askTablesFirst(cfg)
-	}
-	cfg.text += r.sections
-}
-
-// askTablesFirst has what is refused for its user, or for its address, draw no ticket of the
-// other: the tables are asked before the limits of an address, and those before credit. There is no short way then.
-func askTablesFirst(cfg *edition) {
-	const limits = "    # limits of an address: begin\n"
-	const lookup = "http-request set-var(txn.sluice_credit) var(txn.sluice_user),table_gpt(0,sluice_credit)"
-	// As shipped credit goes first, because it is what most requests have. A ticket of an address is gone once
-	// it is drawn, so here everything that only looks is asked before.
-	tables := cfg.part("tables")
-	cfg.put("tables", "")
-	cfg.put("short way", "")
-	cfg.replace(lookup, lookup+" if !refused")
-	cfg.replace(limits, tables+limits)
-}
-
-// addressLimits compiles the limits of each address. refusal are the rules that the answers are made of.
-func addressLimits(a limits.AddressLimits, refusal string) (r addressRules) {
+// addressLimits compiles the limits of each address.
+func addressLimits(a limits.AddressLimits) (r addressRules) {
 	// Not even a table: each tracked entry costs every request.
 	if a == (limits.AddressLimits{}) {
 		return r
 	}
-	// Every rule needs it, and the first of them stands first.
-	r.failures = addressVar
 	var store []string
 	counters, expire := 0, int64(10)
 	if a.FailedAuth > 0 {
 		// A rate of HAProxy's own: it needs no rules that begin and end a window.
 		window := a.FailedAuthWindow.Seconds()
-		r.failures += fmt.Sprintf(failureRules, a.FailedAuth, window)
-		r.answer(addressRefusals[0].backend, refusal, addressRefusals[0].reason, a.FailedAuth, window)
+		r.answer(addressRefusals[0].backend, addressRefusals[0].reason, a.FailedAuth, window)
 		store = append(store, fmt.Sprintf("gpc_rate(1,%ds)", window))
 		// HAProxy's rate looks back at the period before this one.
 		counters, expire = 1, max(expire, 2*window)
 	}
 	if a.Requests+a.Concurrent > 0 {
-		r.requests = countedACL
+		r.Requests = countedACL
 	}
 	if a.Requests > 0 {
-		r.requests += fmt.Sprintf(spentRule, a.Requests)
+		r.Requests += fmt.Sprintf(spentRule, a.Requests)
 	}
 	// Before the tickets: who is refused for too much in progress has drawn none.
 	if a.Concurrent > 0 {
-		r.requests += fmt.Sprintf(concurrentRules, a.Concurrent)
-		r.answer(addressRefusals[2].backend, refusal, addressRefusals[2].reason, a.Concurrent, 0)
+		r.Requests += fmt.Sprintf(concurrentRules, a.Concurrent)
+		r.answer(addressRefusals[2].backend, addressRefusals[2].reason, a.Concurrent, 0)
 		store = append(store, "conn_cur")
 	} else if a.Requests > 0 {
-		r.requests += trackRule
+		r.Requests += trackRule
 	}
 	if a.Requests > 0 {
-		r.requests += fmt.Sprintf(ticketRules, a.Requests)
-		r.answer(addressRefusals[1].backend, refusal, addressRefusals[1].reason, a.Requests, 1)
+		r.Requests += fmt.Sprintf(ticketRules, a.Requests)
+		r.answer(addressRefusals[1].backend, addressRefusals[1].reason, a.Requests, 1)
 		// One that failures may have, and one for each slot of tickets.
 		counters = 5
 		store = append(store, "gpt(6)")
@@ -189,23 +142,20 @@ func addressLimits(a limits.AddressLimits, refusal string) (r addressRules) {
 	if counters > 0 {
 		store = append(store, fmt.Sprintf("gpc(%d)", counters))
 	}
-	r.sections = fmt.Sprintf(addressTable, expire, strings.Join(store, ",")) + r.sections
+	r.Table = fmt.Sprintf(addressTable, expire, strings.Join(store, ","))
 	return r
 }
 
-// answer adds the backend that answers for one reason: it does as backend asked does, and knows
-// the limit. A limit of requests in progress has no window.
-func (r *addressRules) answer(backend, refusal, reason string, limit int, window int64) {
-	r.refusals += fmt.Sprintf("    use_backend %s if { var(txn.sluice.reason) -m str %s }\n", backend, reason)
-	r.sections += fmt.Sprintf("\nbackend %s\n    http-request set-var(txn.sluice.limit) int(%d)\n", backend, limit)
-	if window > 0 {
-		r.sections += fmt.Sprintf(`    http-request set-var(txn.sluice.class) str(%s)
-    http-request set-var(txn.sluice.window) int(%[2]d)
-    http-request set-var(txn.sluice.retry) int(%[2]d)
-`, reason, window)
-	}
-	// The same rules as those of backend asked, so that all refusals have one form. The comments are there once.
-	r.sections += withoutComments(refusal)
+// addressAnswer is a backend that refuses for one reason. A limit of requests in progress has no window.
+type addressAnswer struct {
+	Backend, Reason string
+	Limit           int
+	Window          int64
+}
+
+func (r *addressRules) answer(backend, reason string, limit int, window int64) {
+	r.Refusals += fmt.Sprintf("    use_backend %s if { var(txn.sluice.reason) -m str %s }\n", backend, reason)
+	r.Answers = append(r.Answers, addressAnswer{backend, reason, limit, window})
 }
 
 // withoutComments is the text without comments and empty lines.

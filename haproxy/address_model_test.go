@@ -211,8 +211,8 @@ func (q *thread) step(l rule) {
 func TestRulesOfAnAddressInAnyOrder(t *testing.T) {
 	t.Parallel()
 	const requests, concurrent = 3, 2
-	r := addressLimits(limits.AddressLimits{Requests: requests, Concurrent: concurrent}, "")
-	lines := parseRules(t, r.requests)
+	r := addressLimits(limits.AddressLimits{Requests: requests, Concurrent: concurrent})
+	lines := parseRules(t, r.Requests)
 	acls := map[string]string{}
 	for _, l := range lines {
 		if l.acl != "" {

@@ -13,14 +13,14 @@ import (
 // costRules are the parts of haproxy.cfg and spoe.cfg for what requests cost. The zero costRules is for files in
 // which nothing does.
 type costRules struct {
-	units     string // of the process: which units there are, and the script that settles what was charged
-	estimates string // before the question: what bodies of requests say that they will cost
-	late      string // after the question: what has got no answer in time is asked once more
-	unheard   string // then: nobody has heard what it was charged, so it is charged nothing yet
-	reader    string // the filter that reads bodies of answers
-	settling  string // for the answer: what they did cost
-	question  string // its arguments
-	again     string // those of the second one about a request
+	Units     string // of the process: which units there are, and the script that settles what was charged
+	Estimates string // before the question: what bodies of requests say that they will cost
+	Late      string // after the question: what has got no answer in time is asked once more
+	Unheard   string // then: nobody has heard what it was charged, so it is charged nothing yet
+	Reader    string // the filter that reads bodies of answers
+	Settling  string // for the answer: what they did cost
+	Question  string // its arguments
+	Again     string // those of the second one about a request
 }
 
 var (
@@ -74,14 +74,14 @@ func newCostRules(units []limits.CostUnit) (costRules, error) {
 	if !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) < len(names) {
 		return r, fmt.Errorf("units of costs %q: want each once, sorted", names)
 	}
-	r.units = fmt.Sprintf("    set-var proc.sluice_units str(\"%s\")\n    lua-load-per-thread \"${SLUICE_CFG_DIR-.}/lua/costs.lua\"\n", strings.Join(names, " "))
-	r.question = "    args units=var(proc.sluice_units) id=rand(),set-var(txn.sluice_question)\n"
-	r.again = "    args units=var(proc.sluice_units) id=var(txn.sluice_question)\n"
+	r.Units = fmt.Sprintf("    set-var proc.sluice_units str(\"%s\")\n    lua-load-per-thread \"${SLUICE_CFG_DIR-.}/lua/costs.lua\"\n", strings.Join(names, " "))
+	r.Question = "    args units=var(proc.sluice_units) id=rand(),set-var(txn.sluice_question)\n"
+	r.Again = "    args units=var(proc.sluice_units) id=var(txn.sluice_question)\n"
 	// Nobody knows which class the origin finds in such a path: else a client could choose one that costs nothing.
 	if slices.ContainsFunc(units, func(u limits.CostUnit) bool { return u.ByOperation() }) {
-		r.estimates = unclearPath + "    http-request set-var(txn.sluice_unclear) bool(true) if path_unclear\n"
-		r.question += "    args unclear=var(txn.sluice_unclear)\n"
-		r.again += "    args unclear=var(txn.sluice_unclear)\n"
+		r.Estimates = unclearPath + "    http-request set-var(txn.sluice_unclear) bool(true) if path_unclear\n"
+		r.Question += "    args unclear=var(txn.sluice_unclear)\n"
+		r.Again += "    args unclear=var(txn.sluice_unclear)\n"
 	}
 	headers, bodies, told := "", "", ""
 	for i, u := range units {
@@ -95,9 +95,9 @@ func newCostRules(units []limits.CostUnit) (costRules, error) {
 	// A filter costs every request that is asked about, charged or not: three Lua coroutines. Streams are read here: without
 	// the option the kernel keeps the first events of one for up to 200 ms, as it does behind a HAProxy without Sluice.
 	if bodies != "" {
-		r.reader = "    filter lua.sluice_costs\n    option http-no-delay\n"
+		r.Reader = "    filter lua.sluice_costs\n    option http-no-delay\n"
 	}
-	r.settling = answerLists(units) + headers + bodies + told
+	r.Settling = answerLists(units) + headers + bodies + told
 	return r, nil
 }
 
@@ -116,7 +116,7 @@ func checkCostSource(s limits.CostSource) error {
 // class adds the list of conditions that hold for a request which costs something of a unit, if not all do.
 func (r *costRules) class(number int, u limits.CostUnit) {
 	if u.Classes != nil {
-		r.estimates += classList(fmt.Sprintf("costs_%d", number), u)
+		r.Estimates += classList(fmt.Sprintf("costs_%d", number), u)
 	}
 }
 
@@ -148,11 +148,11 @@ func (r *costRules) silence(units []limits.CostUnit) {
 	if !slices.ContainsFunc(units, func(u limits.CostUnit) bool { return u.Classes == nil }) {
 		may = "!exempt costly"
 		for _, u := range units {
-			r.estimates += classList("costly", u)
+			r.Estimates += classList("costly", u)
 		}
 	}
 	// Interrupted (4 since 3.1, 5 before): the client aborted while it was asked.
-	r.late = "    filter spoe engine sluice-late config \"${SLUICE_CFG_DIR-.}/spoe.cfg\"\n" +
+	r.Late = "    filter spoe engine sluice-late config \"${SLUICE_CFG_DIR-.}/spoe.cfg\"\n" +
 		"    http-request lua.sluice_ask_again if { var(txn.sluice.err) -m found } { var(txn.sluice_question) -m found } !{ var(txn.sluice.err) -m int 4 5 } !agent_down " + may + "\n" +
 		"    http-request send-spoe-group sluice-late start if { var(txn.sluice_late) -m found }\n"
 	// In one rule what all requests cost: each costs every request a condition.
@@ -161,11 +161,11 @@ func (r *costRules) silence(units []limits.CostUnit) {
 		if u.Classes == nil {
 			all = append(all, strconv.Itoa(i))
 		} else {
-			r.unheard += fmt.Sprintf("    http-request lua.sluice_unheard %d if unheard !exempt%s\n", i, ofClass(i, u))
+			r.Unheard += fmt.Sprintf("    http-request lua.sluice_unheard %d if unheard !exempt%s\n", i, ofClass(i, u))
 		}
 	}
 	if len(all) > 0 {
-		r.unheard += fmt.Sprintf("    http-request lua.sluice_unheard %s if unheard !exempt\n", strings.Join(all, ","))
+		r.Unheard += fmt.Sprintf("    http-request lua.sluice_unheard %s if unheard !exempt\n", strings.Join(all, ","))
 	}
 }
 
@@ -179,13 +179,13 @@ func (r *costRules) estimate(number int, u limits.CostUnit) {
 		// The agent looks whether it is a cost, and so short it does no harm if it is not: a question must fit into a buffer.
 		argument = fmt.Sprintf("    args cost_%d=req.fhdr(%s),bytes(0,14)\n", number, u.Estimate.Header)
 	}
-	r.question += argument
-	r.again += argument
+	r.Question += argument
+	r.Again += argument
 	if u.Estimate.Header != "" {
 		return
 	}
 	// HAProxy takes the beginning of a body for JSON, too. So all of it has to be there. A text that it finds it leaves a text.
-	r.estimates += fmt.Sprintf("    acl tells_%[1]d req.fhdr(content-type) -m reg -i '%[2]s'\n"+
+	r.Estimates += fmt.Sprintf("    acl tells_%[1]d req.fhdr(content-type) -m reg -i '%[2]s'\n"+
 		"    http-request wait-for-body time "+bodyPatience+" if !refused !exempt !agent_down%[3]s tells_%[1]d\n"+
 		"    http-request set-var(txn.sluice_cost_%[1]d) 'req.body,json_query(\"$.%[4]s\",int),concat()' if !refused !exempt !agent_down%[3]s tells_%[1]d { internal.htx.has_eom }\n"+
 		"    http-request unset-var(txn.sluice_cost_%[1]d) if { var(txn.sluice_cost_%[1]d) -m found } !{ var(txn.sluice_cost_%[1]d) -m reg '%[5]s' }\n",
@@ -311,19 +311,13 @@ spoe-agent sluice-late
 spoe-message start-message
 `
 
-// putCosts puts the rules in place.
-func putCosts(cfg, spoe *edition, r costRules) {
-	cfg.put("units of costs", r.units)
-	cfg.put("estimates", r.estimates)
-	cfg.put("late questions", r.late)
-	cfg.put("unheard charges", r.unheard)
-	cfg.put("reader of costs", r.reader)
-	cfg.put("settling", r.settling)
-	spoe.put("costs of a request", r.question)
-	spoe.put("costs of a request that waits", r.again)
-	if r.late != "" {
+// putSPOE puts the arguments of the questions in place.
+func putSPOE(spoe *edition, r costRules) {
+	spoe.put("costs of a request", r.Question)
+	spoe.put("costs of a request that waits", r.Again)
+	if r.Late != "" {
 		_, message, _ := strings.Cut(spoe.text, "spoe-message start-message\n")
 		message, _, _ = strings.Cut(message, "\n# The second question")
-		spoe.put("late questions", lateEngine+strings.Replace(message, r.question, r.again, 1))
+		spoe.put("late questions", lateEngine+strings.Replace(message, r.Question, r.Again, 1))
 	}
 }

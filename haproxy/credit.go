@@ -54,16 +54,16 @@ const shortAll = " last_now ticket_now here_now place_now there_now { sc_inc_gpc
 // creditRules are the lines of haproxy.cfg that are written for each class that has
 // tickets. The class's number is its place in the list.
 type creditRules struct {
-	declared   string // the list, for the agent
-	table      string
-	renewed    string // where a second begins
-	operations string // a ticket is drawn of the request's operation class,
-	drawn      string // and of its verb. That of "*" is haproxy.cfg's own
-	given      string // where an answer has brought credit
-	counted    string // where a request is admitted that did not pass by
-	short      string // the short way, of verbs; none if operation classes have tickets
-	left       string // what is left of a second, for the answer
-	beginning  string // where a second begins on the short way; none if many classes have tickets
+	Declared   string // the list, for the agent
+	Table      string
+	Renewed    string // where a second begins
+	Operations string // a ticket is drawn of the request's operation class,
+	Drawn      string // and of its verb. That of "*" is haproxy.cfg's own
+	Given      string // where an answer has brought credit
+	Counted    string // where a request is admitted that did not pass by
+	Short      string // the short way, of verbs; none if operation classes have tickets
+	Left       string // what is left of a second, for the answer
+	Beginning  string // where a second begins on the short way; none if many classes have tickets
 }
 
 func newCreditRules(classes []string, operations []limits.Class, shares bool) (creditRules, error) {
@@ -77,55 +77,55 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 		// Elements of gpt: how many tickets a second has, and the last one of the present second. Counter of
 		// gpc: the last one that was drawn, which only grows.
 		each, last, drawn := 6+2*i, 7+2*i, 1+i
-		r.renewed += fmt.Sprintf("    http-request sc-set-gpt(%[2]d,0) sc_get_gpc(%[3]d,0),add(txn.sluice_tickets) if renewing !lasting { sc_get_gpt(%[1]d,0),mul(txn.sluice_factor),set-var(txn.sluice_tickets) -m found }\n", each, last, drawn)
-		r.given += fmt.Sprintf("    http-request sc-set-gpt(%d,0) var(txn.sluice.each_%d) if writing\n", each, i)
+		r.Renewed += fmt.Sprintf("    http-request sc-set-gpt(%[2]d,0) sc_get_gpc(%[3]d,0),add(txn.sluice_tickets) if renewing !lasting { sc_get_gpt(%[1]d,0),mul(txn.sluice_factor),set-var(txn.sluice_tickets) -m found }\n", each, last, drawn)
+		r.Given += fmt.Sprintf("    http-request sc-set-gpt(%d,0) var(txn.sluice.each_%d) if writing\n", each, i)
 		draw := fmt.Sprintf("    http-request set-var(txn.sluice_over) sc_inc_gpc(%[2]d,0),sub(txn.sluice_last),and(4294967295) if %%s { sc_get_gpt(%[1]d,0),set-var(txn.sluice_last) -m found }\n", last, drawn)
-		r.left += ticketsLeft(class, each, last, drawn)
+		r.Left += ticketsLeft(class, each, last, drawn)
 		switch {
 		case class == limits.All:
 		// The verb is a variable already. An operation needs the rules of the classes to have run, and the
 		// short way is before them.
 		case slices.Contains(creditClasses(), class):
-			r.drawn += fmt.Sprintf(draw, fmt.Sprintf("{ var(txn.sluice_draws) -m str %s }", class))
+			r.Drawn += fmt.Sprintf(draw, fmt.Sprintf("{ var(txn.sluice_draws) -m str %s }", class))
 			if slices.Contains(shortMethods, class) {
-				r.short += fmt.Sprintf("    acl ticket_%[1]s sc_inc_gpc(%[3]d,0),sub(txn.sluice_read),and(4294967295) 2147483648:4294967295 0\n"+
+				r.Short += fmt.Sprintf("    acl ticket_%[1]s sc_inc_gpc(%[3]d,0),sub(txn.sluice_read),and(4294967295) 2147483648:4294967295 0\n"+
 					"    acl ticket_%[1]s int(1),set-var(txn.sluice_over) -m int 0\n"+
 					"    http-request allow if { method %[1]s } end_now lasting_now { sc_get_gpt(%[2]d,0),set-var(txn.sluice_read) -m found } ticket_%[1]s"+fmt.Sprintf(shortAll, admitted+slices.Index(countedVerbs(), class)),
 					class, last, drawn)
 			}
 		case className.MatchString(class):
-			r.operations += fmt.Sprintf(draw, fmt.Sprintf("lasting { var(txn.sluice_op) -m str %s }", class))
+			r.Operations += fmt.Sprintf(draw, fmt.Sprintf("lasting { var(txn.sluice_op) -m str %s }", class))
 		default:
 			return r, fmt.Errorf("class that has tickets %q: want a verb, or 1 to 32 of A-Z, 0-9 and _, the first a letter", class)
 		}
 	}
-	r.left = "    .if streq(\"${SLUICE_RATELIMIT-refused}\",all) && !streq(\"${SLUICE_CREDIT-on}\",off)\n" +
+	r.Left = "    .if streq(\"${SLUICE_RATELIMIT-refused}\",all) && !streq(\"${SLUICE_CREDIT-on}\",off)\n" +
 		"    acl left_here sc_get_gpt(0,0) -m found\n    acl not_through var(txn.sluice.reason) -m found\n    acl not_through var(txn.sluice_spent) -m found\n" +
-		"    http-after-response del-header RateLimit if left_here !not_through\n" + r.left + "    .endif\n"
+		"    http-after-response del-header RateLimit if left_here !not_through\n" + r.Left + "    .endif\n"
 	// Users may be limited by no verb at all. Their requests pass the short way with the ticket of all.
 	for _, method := range shortMethods {
 		if !slices.Contains(classes, method) { // a ticket of "*" alone
-			r.short += fmt.Sprintf("    http-request allow if { method %s } end_now lasting_now"+shortAll, method, admitted+slices.Index(countedVerbs(), method))
+			r.Short += fmt.Sprintf("    http-request allow if { method %s } end_now lasting_now"+shortAll, method, admitted+slices.Index(countedVerbs(), method))
 		}
 	}
-	if r.operations == "" {
+	if r.Operations == "" {
 		operations = nil // the short way lets requests through before they are classified
 	} else {
-		r.short = ""
+		r.Short = ""
 	}
 	// HAProxy refuses a table with more counters. Beyond them requests count by their verb alone, for people
 	// only.
 	operations = operations[:min(len(operations), maxCounters-admitted-len(countedVerbs()))]
 	kinds := r.countAdmitted(admitted, operations)
-	r.declared = fmt.Sprintf("    set-var proc.sluice_classes str(\"%s\")\n    set-var proc.sluice_tallies str(\"%d %s\")\n",
+	r.Declared = fmt.Sprintf("    set-var proc.sluice_classes str(\"%s\")\n    set-var proc.sluice_tallies str(\"%d %s\")\n",
 		strings.Join(classes, " "), admitted, strings.Join(kinds, " "))
 	elements, bytes := 6+2*len(classes), ""
 	if shares {
 		elements, bytes = elements+2, ",bytes_in_cnt,bytes_in_rate(1s),bytes_out_cnt,bytes_out_rate(1s)"
 	}
-	r.table = fmt.Sprintf("    stick-table type string len 128 size 200k expire 10m store gpt(%d),gpc(%d),conn_cur,server_id%s\n", elements, admitted+len(kinds), bytes)
-	if r.short != "" && len(classes) <= maxShortRenewal {
-		r.beginning = shortRenewal(len(classes), r.short)
+	r.Table = fmt.Sprintf("    stick-table type string len 128 size 200k expire 10m store gpt(%d),gpc(%d),conn_cur,server_id%s\n", elements, admitted+len(kinds), bytes)
+	if r.Short != "" && len(classes) <= maxShortRenewal {
+		r.Beginning = shortRenewal(len(classes), r.Short)
 	}
 	return r, nil
 }
@@ -163,7 +163,7 @@ func countedVerbs() []string { return creditClasses()[1:] }
 func (r *creditRules) countAdmitted(first int, operations []limits.Class) (kinds []string) {
 	counter := first
 	rule := func(kind, condition string) {
-		r.counted += fmt.Sprintf("    http-request sc-inc-gpc(%d,0) if draws %s !no_place\n", counter, condition)
+		r.Counted += fmt.Sprintf("    http-request sc-inc-gpc(%d,0) if draws %s !no_place\n", counter, condition)
 		kinds = append(kinds, kind)
 		counter++
 	}
@@ -182,7 +182,7 @@ func (r *creditRules) countAdmitted(first int, operations []limits.Class) (kinds
 		names += " " + o.Name
 	}
 	if names != "" {
-		r.counted = "    acl counted var(txn.sluice_op) -m str" + names + "\n" + r.counted
+		r.Counted = "    acl counted var(txn.sluice_op) -m str" + names + "\n" + r.Counted
 	}
 	return kinds
 }
@@ -213,28 +213,4 @@ func (c Config) creditClasses() []string {
 		return creditClasses()
 	}
 	return c.CreditClasses
-}
-
-// putCredit puts the rules for c's classes in place.
-func (c Config) putCredit(cfg *edition, r creditRules) {
-	cfg.put("credit classes", r.declared)
-	cfg.put("credit table", r.table)
-	cfg.put("renewed tickets", r.renewed)
-	cfg.put("tickets of operations", r.operations)
-	cfg.put("tickets of verbs", r.drawn)
-	cfg.put("new tickets", r.given)
-	cfg.put("admitted by credit", r.counted)
-	cfg.put("short tickets", r.short)
-	cfg.put("short renewal", r.beginning)
-	cfg.put("tickets left", r.left)
-	c.putShares(cfg, len(c.creditClasses()))
-	// Sticky counter 2 is free for what haproxy.cfg uses it for.
-	if c.Addresses == (limits.AddressLimits{}) {
-		return
-	}
-	// Where addresses have limits, sticky counter 2 is theirs. The requests that nobody is heard about are
-	// counted by counter 0, where it is free.
-	const track, count = "track-sc2 var(txn.sluice_user),concat(|,txn.sluice_now) table sluice_unheard", "sc_inc_gpc0(2),sub(txn.sluice_unheard)"
-	cfg.replace("    http-request "+track, "    http-request set-var(txn.sluice_unheard) int(0) if credited || bandwidth\n    http-request "+strings.Replace(track, "sc2", "sc0", 1))
-	cfg.replace(count, strings.Replace(count, "(2)", "(0)", 1))
 }

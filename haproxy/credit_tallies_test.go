@@ -111,7 +111,7 @@ func TestTalliesOfOperations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Count(r.counted, "sc-inc-gpc("); got != 97 || !strings.Contains(r.table, "gpc(100),") {
-		t.Errorf("%d rules count in the table %s, want one for each of 97 counters", got, r.table)
+	if got := strings.Count(r.Counted, "sc-inc-gpc("); got != 97 || !strings.Contains(r.Table, "gpc(100),") {
+		t.Errorf("%d rules count in the table %s, want one for each of 97 counters", got, r.Table)
 	}
 }

@@ -38,14 +38,3 @@ func (e *edition) put(name, lines string) {
 		e.text = before + lines + after
 	}
 }
-
-// replace replaces a text that is there exactly once.
-func (e *edition) replace(old, text string) {
-	// Twice is as wrong as never: nobody would notice which of the two was meant.
-	if strings.Count(e.text, old) != 1 && e.err == nil {
-		e.err = fmt.Errorf("haproxy.cfg has not exactly once %q", old)
-	}
-	if e.err == nil {
-		e.text = strings.Replace(e.text, old, text, 1)
-	}
-}

@@ -72,7 +72,7 @@ func TestNamesAreCheckedBesideLimitsOfAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rule := "set-var(txn.sluice_verbatim) int(1) if" + shortName; !strings.Contains(files["haproxy.cfg"], rule) {
+	if rule := `set-var(txn.sluice_verbatim) int(1) if { var(txn.sluice_user) -m reg '^[^~\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,99}\z' }`; !strings.Contains(files["haproxy.cfg"], rule) {
 		t.Errorf("haproxy.cfg has no rule %q", rule)
 	}
 }

@@ -1,7 +1,6 @@
 // Package haproxy holds the configuration files that HAProxy runs with, as
-// they are shipped, and writes them into a directory with another chain of
-// identify fragments between the markers, the operation classes of a limit file,
-// and who is exempt in it. Everything else that can be set is an environment
+// they are shipped, and renders them from haproxy.cfg.tmpl with another chain of
+// identify fragments, the operation classes of a limit file, and its exemptions. Everything else that can be set is an environment
 // variable; the table at the top of haproxy.cfg says which.
 //
 // Nothing that a caller sets is pasted into a file unchecked: header and claim
@@ -16,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -170,18 +170,17 @@ func (c Config) files() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, spoe := &edition{text: files["haproxy.cfg"]}, &edition{text: files["spoe.cfg"]}
-	cfg.put("identify", chain)
-	cfg.put("classify", rules)
-	// In this order: the limits of addresses move rules of credit, and what is needless is looked for in all.
-	c.putCredit(cfg, credit)
-	putAddresses(cfg, c.Addresses)
-	putCosts(cfg, spoe, costs)
-	c.leaveOutNeedless(cfg, identifiers)
-	if err := errors.Join(cfg.err, spoe.err); err != nil {
+	spoe := &edition{text: files["spoe.cfg"]}
+	putSPOE(spoe, costs)
+	if spoe.err != nil {
+		return nil, spoe.err
+	}
+	files["spoe.cfg"] = spoe.text
+	v := c.newView(identifiers)
+	v.Identify, v.Classify, v.Credit, v.Address, v.Costs = chain, rules, credit, addressLimits(c.Addresses), costs
+	if files["haproxy.cfg"], err = v.render(); err != nil {
 		return nil, err
 	}
-	files["haproxy.cfg"], files["spoe.cfg"] = cfg.text, spoe.text
 	// Added to what the lists have as they are shipped.
 	lists, err := exemptLists(c.Exempt)
 	if err != nil {
@@ -209,5 +208,17 @@ func (c Config) chain() (identifiers []Identifier, text string, err error) {
 		}
 		b.WriteString(lines)
 	}
-	return identifiers, b.String(), nil
+	text = b.String()
+	// Nobody sets what these rules look at.
+	if c.Fitted && !slices.ContainsFunc(identifiers, Identifier.readsS3) {
+		text = besidePresigned.ReplaceAllString(text, "")
+	}
+	// Nobody has found a name before.
+	if c.Fitted && len(identifiers) == 1 && !identifiers[0].readsCredentials() {
+		text = strings.ReplaceAll(text, " if !{ var(txn.sluice_user) -m len gt 0 }\n", "\n")
+	}
+	return identifiers, text, nil
 }
+
+// besidePresigned is the rule of a fragment that looks at what only s3 finds.
+var besidePresigned = regexp.MustCompile(`(?m)^    (?:# Beside a presigned URL .*|http-request set-var\(txn\.sluice_unreadable\) int\(2\) if \{ var\(txn\.sluice_s3_id\) .*)\n`)

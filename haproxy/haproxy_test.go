@@ -79,14 +79,19 @@ func TestShippedFilesAreValid(t *testing.T) {
 	}
 }
 
-func TestShippedChainIsAuto(t *testing.T) {
+// The shipped haproxy.cfg is what the template renders, and "go test ./haproxy -run Shipped -update" writes it.
+func TestShippedFileIsRendered(t *testing.T) {
 	cfg, auto := shipped(t, "haproxy.cfg"), shipped(t, "identify/auto.cfg")
 	got, err := Render(Config{Identify: "auto"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got != cfg {
-		t.Errorf("between the markers of haproxy.cfg stands something else than identify/auto.cfg (-want +got):\n%s", cmp.Diff(got, cfg))
+	if *update {
+		if err := os.WriteFile("haproxy.cfg", []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if diff := cmp.Diff(got, cfg); diff != "" {
+		t.Errorf("haproxy.cfg is not what haproxy.cfg.tmpl renders (-want +got):\n%s", diff)
 	}
 	var parts string
 	for _, name := range []string{"s3", "jwt", "basic", "header", "ip"} {
