@@ -33,6 +33,7 @@ type ask struct {
 var (
 	stays    = regexp.MustCompile(`%[01][0-9A-Fa-f]|%7[Ff]|%[^0-9A-Fa-f]|%.[^0-9A-Fa-f]|%.?$`)
 	segments = regexp.MustCompile(`/(?:\.?/)+`)
+	lastDot  = regexp.MustCompile(`/\.\z`)
 )
 
 // readPath is a path decoded, but for control bytes and what does not decode, and without empty and "." segments.
@@ -48,11 +49,7 @@ func readPath(path string) string {
 		b.WriteByte(path[0])
 		path = path[1:]
 	}
-	path = segments.ReplaceAllString(b.String(), "/")
-	if strings.HasSuffix(path, "/.") {
-		path = path[:len(path)-1]
-	}
-	return path
+	return lastDot.ReplaceAllString(segments.ReplaceAllString(b.String(), "/"), "/")
 }
 
 // matches is what a match means, in Go.
