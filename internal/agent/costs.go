@@ -98,7 +98,7 @@ func (l *limiter) costsOf(set *limits.Set, asked question, of *limits.Limits) *c
 func (c *costs) add(set *limits.Set, q *question, key int, of *limits.Limits) {
 	for limit := range of.Costs() {
 		unit := set.CostUnit(limit.Unit)
-		if unit == nil || !unit.Charges(q.verb, q.op) && !(q.costs.unclear && unit.ByOperation()) {
+		if unit == nil || !unit.Charges(q.verb, q.op) && (!q.costs.unclear || !unit.ByOperation()) {
 			continue
 		}
 		c.of[key].needs = append(c.of[key].needs, cost.Need{Cost: limit, Amount: c.amountOf(unit, q)})
