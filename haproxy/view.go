@@ -31,7 +31,7 @@ type view struct {
 	ShareDown, ShareUp int  // elements of the shares in an entry of sluice_credit
 	AddressesLimited   bool // the limits of addresses use sticky counter 2
 	AddressTickets     bool // addresses draw tickets: tables are asked first, and no short way
-	UnheardCounter     int  // sticky counter for users nobody could be asked about
+	UnheardCounter     int  // sticky counter for users about whom no agent answered
 	SmallBuffers       int  // bytes of a buffer before HAProxy 2.7
 
 	ShortFirst         bool   // health checks come after the short way
@@ -62,7 +62,7 @@ func (c Config) newView(chain []Identifier) view {
 			v.HeaderCase = chain[0].Case
 		}
 	}
-	// Sticky counter 2 belongs to the addresses: users nobody could be asked about have counter 0.
+	// Sticky counter 2 belongs to the addresses: users about whom no agent answered have counter 0.
 	if v.AddressesLimited {
 		v.UnheardCounter = 0
 	}
