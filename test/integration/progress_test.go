@@ -73,10 +73,11 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// checkBurst sends bob's requests in one instant: each slot is taken once.
+// checkBurst sends bob's requests in one instant: each slot is taken once. If one of them is answered before the others come, HAProxy
+// has slots to give by itself (the half of a small limit, for one instance), which requests that were already asked about do not find.
 func checkBurst(t *testing.T, s *scene.Scene) {
 	t.Helper()
-	const requests, limit = 60, 5
+	const requests, limit, fewest = 60, 5, 3
 	begin, statuses := make(chan struct{}), make(chan int)
 	for i := range requests {
 		go func() {
@@ -99,8 +100,9 @@ func checkBurst(t *testing.T, s *scene.Scene) {
 	for range requests {
 		got[<-statuses]++
 	}
-	if most := s.Origin.UserCounts("bob").MaxActive; got[200] != limit || got[429] != requests-limit || most != limit {
-		t.Errorf("a burst: answers %v, at most %d at once; want %d × 200, the others 429", got, most, limit)
+	most := s.Origin.UserCounts("bob").MaxActive
+	if got[200] < fewest || got[200] > limit || got[200]+got[429] != requests || most != int64(got[200]) {
+		t.Errorf("a burst: answers %v, at most %d at once; want %d to %d × 200 at once, the others 429", got, most, fewest, limit)
 	}
 }
 
