@@ -31,7 +31,7 @@ var (
 	callForm = regexp.MustCompile(`([a-z_0-9]+)\(([^()]*)\)`)
 )
 
-// parseRules reads what addressLimits has written.
+// parseRules reads the rules of the limits of an address.
 func parseRules(t *testing.T, text string) (lines []rule) {
 	t.Helper()
 	for raw := range strings.Lines(text) {
@@ -152,7 +152,7 @@ func (q *thread) holds(condition string) bool {
 		return !q.holds(name)
 	}
 	condition = strings.Trim(condition, "{ }")
-	if condition == "exempt" {
+	if condition == "sluice_exempt" {
 		return false
 	}
 	if body, ok := q.acls[condition]; ok {
@@ -211,8 +211,15 @@ func (q *thread) step(l rule) {
 func TestRulesOfAnAddressInAnyOrder(t *testing.T) {
 	t.Parallel()
 	const requests, concurrent = 3, 2
-	r := addressLimits(limits.AddressLimits{Requests: requests, Concurrent: concurrent})
-	lines := parseRules(t, r.Requests)
+	v, err := Config{Addresses: limits.AddressLimits{Requests: requests, Concurrent: concurrent}}.newView()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := render(haproxyTemplate, "limits of an address", v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := parseRules(t, text)
 	acls := map[string]string{}
 	for _, l := range lines {
 		if l.acl != "" {

@@ -27,8 +27,9 @@ var addressed = setup{
 		Addresses: limits.AddressLimits{Requests: 50, Concurrent: 20, FailedAuth: 5, FailedAuthWindow: limits.Hour},
 	},
 	edit: func(cfg string) string {
-		cfg = strings.Replace(cfg, "    acl health ", "    acl health      path /-/healthy\n    acl health ", 1) // which the list does not have with s3
-		return withDoors(strings.Replace(cfg, "    # limits of an address: end\n", "    http-request set-header X-Lease %[var(txn.sluice_lease)]\n    # limits of an address: end\n", 1))
+		cfg = strings.Replace(cfg, "    acl sluice_health ", "    acl sluice_health path /-/healthy\n    acl sluice_health ", 1) // which the list does not have with s3
+		const last = "    http-request sc-set-gpt(5,2) var(txn.sluice_lease),div(4) if sluice_address_spent\n"
+		return withDoors(strings.Replace(cfg, last, last+"    http-request set-header X-Lease %[var(txn.sluice_lease)]\n", 1))
 	},
 	serve: checksSignatures,
 }
@@ -316,9 +317,9 @@ func TestRequestsOfAnAddressRefused(t *testing.T) {
 			return r.sendFrom(t, "192.0.2.3", signed("key", "good"))
 		})
 	g.let(2)
-	for _, of := range addressRefusals {
-		if n := r.stat(t, of.backend, "BACKEND", "hrsp_4xx"); n == "0" || n == "" {
-			t.Errorf("HAProxy counts %q answers of backend %s, want some", n, of.backend)
+	for _, backend := range []string{"sluice_refused_failed_auth", "sluice_refused_address_requests", "sluice_refused_address_concurrent"} {
+		if n := r.stat(t, backend, "BACKEND", "hrsp_4xx"); n == "0" || n == "" {
+			t.Errorf("HAProxy counts %q answers of backend %s, want some", n, backend)
 		}
 	}
 }

@@ -23,8 +23,8 @@ import (
 //	go test -run '^$' -bench CPU -benchtime 200000x ./haproxy
 func BenchmarkCPU(b *testing.B) {
 	const (
-		wait  = `filter spoe engine sluice-wait |http-request send-spoe-group sluice-wait |acl waits |http-request set-var\(txn.sluice.reason\) .* if waits `
-		count = `http-request (track-sc0|set-priority-class) |acl unheard |http-request .* if unheard\b`
+		wait  = `filter spoe engine sluice-wait |http-request send-spoe-group sluice-wait |acl sluice_waits |http-request set-var\(txn.sluice.reason\) .* if sluice_waits `
+		count = `http-request (track-sc0|set-priority-class) |acl sluice_unheard |http-request .* if sluice_unheard\b`
 	)
 	s3 := Config{Classes: limits.S3Classes()}
 	for _, v := range []struct {
@@ -54,11 +54,15 @@ func BenchmarkCPU(b *testing.B) {
 	} {
 		b.Run(v.name, func(b *testing.B) {
 			r := newRig(b, setup{Config: v.config, edit: func(cfg string) string {
-				e := &edition{text: cfg}
-				if e.put("bandwidth", ""); e.err != nil {
-					b.Fatal(e.err)
+				view, err := v.config.newView()
+				if err != nil {
+					b.Fatal(err)
 				}
-				return without(v.drop)(e.text)
+				hold, err := render(haproxyTemplate, "hold", view)
+				if err != nil {
+					b.Fatal(err)
+				}
+				return without(v.drop)(strings.Replace(cfg, hold, "", 1)) // in backend asked
 			}})
 			if v.peer {
 				r.peer(b)

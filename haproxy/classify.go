@@ -129,12 +129,6 @@ const plainPath = `    http-request set-var(txn.sluice_path) path
     http-request set-var(txn.sluice_path) 'path,regsub("%(?:(?=[01]|7[Ff])|(?![0-9A-Fa-f][0-9A-Fa-f]))","%25",g),url_dec,regsub("/(?:[.]?/)+","/",g),regsub("/[.]$","/")' if { path -m reg '%|/[.]?(?:/|$)' }
 `
 
-// unclearPath are conditions for paths that origins read in several ways: with encoded slashes, percent signs or control bytes, with
-// parameters, backslashes or ".." segments, or badly encoded.
-const unclearPath = `    acl path_unclear path -m reg -i '%(?:2f|5c|25|[01]|7f|(?![0-9a-f][0-9a-f]))|[;\\]'
-    acl path_unclear path -m reg '/(?:[.]|%2[Ee]){2}(?:/|$)'
-`
-
 // readsPath reports whether a class looks at the path as plainPath has it.
 func readsPath(c limits.Class) bool {
 	return slices.ContainsFunc(c.Any, func(m limits.Match) bool { return m.PathPrefix+m.PathRegex != "" && !m.RawPath })

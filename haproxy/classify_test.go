@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
-var update = flag.Bool("update", false, "write haproxy.cfg and classify/s3.cfg anew")
+var update = flag.Bool("update", false, "write classify/s3.cfg, haproxy.cfg and spoe.cfg anew")
 
 // ask is a request as its client writes it.
 type ask struct {

@@ -49,7 +49,7 @@ const maxCounters = 100
 
 // shortAll draws a ticket of "*", and so on to the end of a rule of the short way, which
 // counts the request that it lets through.
-const shortAll = " last_now ticket_now here_now place_now there_now { sc_inc_gpc(%d,0) -m found }\n"
+const shortAll = " sluice_last_now sluice_ticket_now sluice_here_now sluice_place_now sluice_there_now { sc_inc_gpc(%d,0) -m found }\n"
 
 // creditRules are the lines of haproxy.cfg that are written for each class that has
 // tickets. The class's number is its place in the list.
@@ -77,8 +77,8 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 		// Elements of gpt: how many tickets a second has, and the last one of the present second. Counter of
 		// gpc: the last one that was drawn, which only grows.
 		each, last, drawn := 6+2*i, 7+2*i, 1+i
-		r.Renewed += fmt.Sprintf("    http-request sc-set-gpt(%[2]d,0) sc_get_gpc(%[3]d,0),add(txn.sluice_tickets) if renewing !lasting { sc_get_gpt(%[1]d,0),mul(txn.sluice_factor),set-var(txn.sluice_tickets) -m found }\n", each, last, drawn)
-		r.Given += fmt.Sprintf("    http-request sc-set-gpt(%d,0) var(txn.sluice.each_%d) if writing\n", each, i)
+		r.Renewed += fmt.Sprintf("    http-request sc-set-gpt(%[2]d,0) sc_get_gpc(%[3]d,0),add(txn.sluice_tickets) if sluice_renewing !sluice_lasting { sc_get_gpt(%[1]d,0),mul(txn.sluice_factor),set-var(txn.sluice_tickets) -m found }\n", each, last, drawn)
+		r.Given += fmt.Sprintf("    http-request sc-set-gpt(%d,0) var(txn.sluice.each_%d) if sluice_writing\n", each, i)
 		draw := fmt.Sprintf("    http-request set-var(txn.sluice_over) sc_inc_gpc(%[2]d,0),sub(txn.sluice_last),and(4294967295) if %%s { sc_get_gpt(%[1]d,0),set-var(txn.sluice_last) -m found }\n", last, drawn)
 		r.Left += ticketsLeft(class, each, last, drawn)
 		switch {
@@ -88,24 +88,24 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 		case slices.Contains(creditClasses(), class):
 			r.Drawn += fmt.Sprintf(draw, fmt.Sprintf("{ var(txn.sluice_draws) -m str %s }", class))
 			if slices.Contains(shortMethods, class) {
-				r.Short += fmt.Sprintf("    acl ticket_%[1]s sc_inc_gpc(%[3]d,0),sub(txn.sluice_read),and(4294967295) 2147483648:4294967295 0\n"+
-					"    acl ticket_%[1]s int(1),set-var(txn.sluice_over) -m int 0\n"+
-					"    http-request allow if { method %[1]s } end_now lasting_now { sc_get_gpt(%[2]d,0),set-var(txn.sluice_read) -m found } ticket_%[1]s"+fmt.Sprintf(shortAll, admitted+slices.Index(countedVerbs(), class)),
+				r.Short += fmt.Sprintf("    acl sluice_ticket_%[1]s sc_inc_gpc(%[3]d,0),sub(txn.sluice_read),and(4294967295) 2147483648:4294967295 0\n"+
+					"    acl sluice_ticket_%[1]s int(1),set-var(txn.sluice_over) -m int 0\n"+
+					"    http-request allow if { method %[1]s } sluice_end_now sluice_lasting_now { sc_get_gpt(%[2]d,0),set-var(txn.sluice_read) -m found } sluice_ticket_%[1]s"+fmt.Sprintf(shortAll, admitted+slices.Index(countedVerbs(), class)),
 					class, last, drawn)
 			}
 		case className.MatchString(class):
-			r.Operations += fmt.Sprintf(draw, fmt.Sprintf("lasting { var(txn.sluice_op) -m str %s }", class))
+			r.Operations += fmt.Sprintf(draw, fmt.Sprintf("sluice_lasting { var(txn.sluice_op) -m str %s }", class))
 		default:
 			return r, fmt.Errorf("class that has tickets %q: want a verb, or 1 to 32 of A-Z, 0-9 and _, the first a letter", class)
 		}
 	}
 	r.Left = "    .if streq(\"${SLUICE_RATELIMIT-refused}\",all) && !streq(\"${SLUICE_CREDIT-on}\",off)\n" +
-		"    acl left_here sc_get_gpt(0,0) -m found\n    acl not_through var(txn.sluice.reason) -m found\n    acl not_through var(txn.sluice_spent) -m found\n" +
-		"    http-after-response del-header RateLimit if left_here !not_through\n" + r.Left + "    .endif\n"
+		"    acl sluice_left_here sc_get_gpt(0,0) -m found\n    acl sluice_not_through var(txn.sluice.reason) -m found\n    acl sluice_not_through var(txn.sluice_spent) -m found\n" +
+		"    http-after-response del-header RateLimit if sluice_left_here !sluice_not_through\n" + r.Left + "    .endif\n"
 	// Users may be limited by no verb at all. Their requests pass the short way with the ticket of all.
 	for _, method := range shortMethods {
 		if !slices.Contains(classes, method) { // a ticket of "*" alone
-			r.Short += fmt.Sprintf("    http-request allow if { method %s } end_now lasting_now"+shortAll, method, admitted+slices.Index(countedVerbs(), method))
+			r.Short += fmt.Sprintf("    http-request allow if { method %s } sluice_end_now sluice_lasting_now"+shortAll, method, admitted+slices.Index(countedVerbs(), method))
 		}
 	}
 	if r.Operations == "" {
@@ -146,10 +146,10 @@ func ticketsLeft(class string, each, last, drawn int) string {
 	case !slices.Contains(creditClasses(), class):
 		of = fmt.Sprintf(" { var(txn.sluice_op) -m str %s }", class)
 	}
-	return fmt.Sprintf("    acl left_%[1]d sc_get_gpt(%[1]d,0) 1:%[2]d\n"+
-		"    http-after-response set-var(txn.sluice_left) sc_get_gpt(%[3]d,0),sub(txn.sluice_read),and(4294967295) if left_here !not_through%[5]s left_%[1]d { sc_get_gpc(%[4]d,0),set-var(txn.sluice_read) -m found }\n"+
-		"    http-after-response set-var(txn.sluice_left) int(0) if left_here !not_through%[5]s left_%[1]d { var(txn.sluice_left) -m int gt %[6]d }\n"+
-		"    http-after-response add-header RateLimit '\"%[7]s\";r=%%[var(txn.sluice_left)]' if left_here !not_through%[5]s left_%[1]d\n",
+	return fmt.Sprintf("    acl sluice_left_%[1]d sc_get_gpt(%[1]d,0) 1:%[2]d\n"+
+		"    http-after-response set-var(txn.sluice_left) sc_get_gpt(%[3]d,0),sub(txn.sluice_read),and(4294967295) if sluice_left_here !sluice_not_through%[5]s sluice_left_%[1]d { sc_get_gpc(%[4]d,0),set-var(txn.sluice_read) -m found }\n"+
+		"    http-after-response set-var(txn.sluice_left) int(0) if sluice_left_here !sluice_not_through%[5]s sluice_left_%[1]d { var(txn.sluice_left) -m int gt %[6]d }\n"+
+		"    http-after-response add-header RateLimit '\"%[7]s\";r=%%[var(txn.sluice_left)]' if sluice_left_here !sluice_not_through%[5]s sluice_left_%[1]d\n",
 		each, unlimitedTickets-1, last, drawn, of, 1<<31-1, class)
 }
 
@@ -163,14 +163,14 @@ func countedVerbs() []string { return creditClasses()[1:] }
 func (r *creditRules) countAdmitted(first int, operations []limits.Class) (kinds []string) {
 	counter := first
 	rule := func(kind, condition string) {
-		r.Counted += fmt.Sprintf("    http-request sc-inc-gpc(%d,0) if draws %s !no_place\n", counter, condition)
+		r.Counted += fmt.Sprintf("    http-request sc-inc-gpc(%d,0) if sluice_draws %s !sluice_no_place\n", counter, condition)
 		kinds = append(kinds, kind)
 		counter++
 	}
 	// A request counts once: by its operation if it has one, else by its verb.
 	other := ""
 	if len(operations) > 0 {
-		other = " !counted"
+		other = " !sluice_counted"
 	}
 	// All of them, limited or not: people want to see what users do.
 	for _, verb := range countedVerbs() {
@@ -182,7 +182,7 @@ func (r *creditRules) countAdmitted(first int, operations []limits.Class) (kinds
 		names += " " + o.Name
 	}
 	if names != "" {
-		r.Counted = "    acl counted var(txn.sluice_op) -m str" + names + "\n" + r.Counted
+		r.Counted = "    acl sluice_counted var(txn.sluice_op) -m str" + names + "\n" + r.Counted
 	}
 	return kinds
 }

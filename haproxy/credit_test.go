@@ -125,7 +125,7 @@ func telling(cfg string) string {
 		"sc_get_gpt(7,0),set-var(":                             "sc_get_gpt(7,0),set-var(txn.test_last),set-var(",
 		"date(3),sub(":                                         "date(),set-var(txn.sluice_now),add(3),sub(",
 		"sc_get_gpt(1,0),set-var(txn.sluice_read)":             "sc_get_gpt(1,0),set-var(txn.sluice_end),set-var(txn.sluice_read)",
-		"date(1) if renews":                                    "date(1),set-var(txn.sluice_end) if renews",
+		"date(1) if sluice_renews":                             "date(1),set-var(txn.sluice_end) if sluice_renews",
 		"{ var(txn.sluice_user),table_gpt(0,sluice_credit) -m": "{ var(txn.sluice_user),table_gpt(0,sluice_credit),set-var(txn.sluice_credit) -m",
 	} {
 		cfg = strings.ReplaceAll(cfg, short, kept)

@@ -1,6 +1,6 @@
-// Package haproxy holds the configuration files that HAProxy runs with, as
-// they are shipped, and renders them from haproxy.cfg.tmpl with another chain of
-// identify fragments, the operation classes of a limit file, and its exemptions. Everything else that can be set is an environment
+// Package haproxy renders the configuration files that HAProxy runs with, for a chain of
+// identifiers and a limit file: *.tmpl are their sources. haproxy.cfg and spoe.cfg in this folder
+// are what they render without either. Everything else that can be set is an environment
 // variable; the table at the top of haproxy.cfg says which.
 //
 // Nothing that a caller sets is pasted into a file unchecked: header and claim
@@ -15,15 +15,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 )
 
-// Files holds haproxy.cfg, spoe.cfg, *.lst, lua/*.lua, identify/*.cfg and
-// classify/*.cfg.
+// Files holds haproxy.cfg, spoe.cfg, *.lst, lua/*.lua and classify/*.cfg.
 //
-//go:embed haproxy.cfg spoe.cfg *.lst lua/bandwidth.lua lua/bandwidth_clock.lua lua/costs.lua lua/cost_queue.lua lua/cost_scanner.lua lua/local_addresses.lua identify/*.cfg classify/*.cfg
+//go:embed haproxy.cfg spoe.cfg *.lst lua/bandwidth.lua lua/bandwidth_clock.lua lua/costs.lua lua/cost_queue.lua lua/cost_scanner.lua lua/local_addresses.lua classify/*.cfg
 var Files embed.FS
 
 // written are the files that Write writes, haproxy.cfg first.
@@ -89,11 +87,11 @@ func writeFiles(dir string, c Config) (file string, env []string, err error) {
 
 // Render returns haproxy.cfg as Write writes it.
 func Render(c Config) (string, error) {
-	files, err := c.files()
+	v, err := c.newView()
 	if err != nil {
 		return "", fmt.Errorf("haproxy configuration: %w", err)
 	}
-	return files["haproxy.cfg"], nil
+	return render(haproxyTemplate, "whole", v)
 }
 
 // Foreign returns what a folder holds that Write does not write, sorted: files and
@@ -142,44 +140,32 @@ func firstLine(text []byte) string {
 
 // files are the files of written by name, with what c says in place.
 func (c Config) files() (map[string]string, error) {
+	v, err := c.newView()
+	if err != nil {
+		return nil, err
+	}
+	return c.filesOf(v)
+}
+
+func (c Config) filesOf(v view) (map[string]string, error) {
 	files := map[string]string{}
-	for _, name := range written {
+	for _, name := range written[2:] {
 		text, err := fs.ReadFile(Files, name)
 		if err != nil {
 			return nil, err
 		}
 		files[name] = string(text)
 	}
-	identifiers, chain, err := c.chain()
-	if err != nil {
+	var err error
+	if files["haproxy.cfg"], err = render(haproxyTemplate, "whole", v); err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(identifiers, Identifier.readsS3) {
-		// With S3 each path may be somebody's bucket.
+	if files["spoe.cfg"], err = render(spoeTemplate, "whole", v); err != nil {
+		return nil, err
+	}
+	// With S3 each path may be somebody's bucket.
+	if !slices.ContainsFunc(v.Chain, func(l chainLink) bool { return l.Kind == "s3" }) {
 		files["health-paths.lst"] += healthPaths
-	}
-	rules, err := Classify(c.Classes)
-	if err != nil {
-		return nil, err
-	}
-	credit, err := newCreditRules(c.creditClasses(), c.Classes, c.lendsShares())
-	if err != nil {
-		return nil, err
-	}
-	costs, err := newCostRules(c.Costs)
-	if err != nil {
-		return nil, err
-	}
-	spoe := &edition{text: files["spoe.cfg"]}
-	putSPOE(spoe, costs)
-	if spoe.err != nil {
-		return nil, spoe.err
-	}
-	files["spoe.cfg"] = spoe.text
-	v := c.newView(identifiers)
-	v.Identify, v.Classify, v.Credit, v.Address, v.Costs = chain, rules, credit, addressLimits(c.Addresses), costs
-	if files["haproxy.cfg"], err = v.render(); err != nil {
-		return nil, err
 	}
 	// Added to what the lists have as they are shipped.
 	lists, err := exemptLists(c.Exempt)
@@ -191,34 +177,3 @@ func (c Config) files() (map[string]string, error) {
 	}
 	return files, nil
 }
-
-// chain is the identify chain, and its text.
-func (c Config) chain() (identifiers []Identifier, text string, err error) {
-	if c.Identify == "" {
-		c.Identify = "auto"
-	}
-	if identifiers, err = ParseIdentify(c.Identify); err != nil {
-		return nil, "", err
-	}
-	var b strings.Builder
-	for _, i := range identifiers {
-		lines, err := i.fragment()
-		if err != nil {
-			return nil, "", err
-		}
-		b.WriteString(lines)
-	}
-	text = b.String()
-	// Nobody sets what these rules look at.
-	if c.Fitted && !slices.ContainsFunc(identifiers, Identifier.readsS3) {
-		text = besidePresigned.ReplaceAllString(text, "")
-	}
-	// Nobody has found a name before.
-	if c.Fitted && len(identifiers) == 1 && !identifiers[0].readsCredentials() {
-		text = strings.ReplaceAll(text, " if !{ var(txn.sluice_user) -m len gt 0 }\n", "\n")
-	}
-	return identifiers, text, nil
-}
-
-// besidePresigned is the rule of a fragment that looks at what only s3 finds.
-var besidePresigned = regexp.MustCompile(`(?m)^    (?:# Beside a presigned URL .*|http-request set-var\(txn\.sluice_unreadable\) int\(2\) if \{ var\(txn\.sluice_s3_id\) .*)\n`)

@@ -79,29 +79,6 @@ func TestShippedFilesAreValid(t *testing.T) {
 	}
 }
 
-// The shipped haproxy.cfg is what the template renders, and "go test ./haproxy -run Shipped -update" writes it.
-func TestShippedFileIsRendered(t *testing.T) {
-	cfg, auto := shipped(t, "haproxy.cfg"), shipped(t, "identify/auto.cfg")
-	got, err := Render(Config{Identify: "auto"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile("haproxy.cfg", []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if diff := cmp.Diff(got, cfg); diff != "" {
-		t.Errorf("haproxy.cfg is not what haproxy.cfg.tmpl renders (-want +got):\n%s", diff)
-	}
-	var parts string
-	for _, name := range []string{"s3", "jwt", "basic", "header", "ip"} {
-		parts += shipped(t, "identify/"+name+".cfg")
-	}
-	if diff := cmp.Diff(parts, auto); diff != "" {
-		t.Errorf("identify/auto.cfg is not s3, jwt, basic, header and ip (-want +got):\n%s", diff)
-	}
-}
-
 // The table at the top of haproxy.cfg is what the file does.
 func TestVariableTable(t *testing.T) {
 	documented := map[string]string{}

@@ -2,7 +2,6 @@ package haproxy
 
 import (
 	"fmt"
-	"io/fs"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,12 +9,11 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// Identifier is one way to find the user of a request: a fragment of
-// configuration in identify/.
+// Identifier is one way to find the user of a request: a part of identify.cfg.tmpl.
 type Identifier struct {
 	Kind  string // header, s3, jwt, basic, ip or auto
 	Param string // the header of header, the claim of jwt; empty: the environment's, or else the default
-	Case  string // of header, jwt and basic: lower or exact; empty: the environment's, or else the fragment's default
+	Case  string // of header, jwt and basic: lower or exact; empty: the environment's, or else the default
 }
 
 // String is the identifier as ParseIdentify reads it.
@@ -24,8 +22,8 @@ func (i Identifier) String() string {
 	return strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" }), ":")
 }
 
-// identifierKind is an identifier that exists. paramDefault and caseDefault are the texts in the
-// fragment that what the chain says takes the place of; param is what a parameter looks like.
+// identifierKind is an identifier that exists. paramDefault and caseDefault are what the environment
+// says, for a chain that says nothing; param is what a parameter looks like.
 // A parameter is pasted into the configuration: its pattern must leave out
 // every character that means something there, and blanks.
 type identifierKind struct {
@@ -130,19 +128,46 @@ func NeverFound(chain string, set *limits.Set) ([]string, error) {
 	return names, nil
 }
 
-// fragment is the identifier's configuration with its parameter in place.
-func (i Identifier) fragment() (string, error) {
-	text, err := fs.ReadFile(Files, "identify/"+i.Kind+".cfg")
+// chainLink is an identifier as the template has it: the chain's own words come before the environment.
+type chainLink struct {
+	Kind, Param, Case string
+	Presigned         bool // s3 stands in the chain, which may have found a presigned URL
+	Alone             bool // no name was found before
+}
+
+// identifiers are those of the chain, each by itself.
+func (c Config) identifiers() ([]Identifier, error) {
+	chain := c.Identify
+	if chain == "" {
+		chain = "auto"
+	}
+	parsed, err := ParseIdentify(chain)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	lines := string(text)
-	// The default in the fragment reads the environment: what the chain says goes before it.
-	if i.Param != "" {
-		lines = strings.ReplaceAll(lines, kinds[i.Kind].paramDefault, i.Param)
+	var all []Identifier
+	for _, i := range parsed {
+		if i.Kind != "auto" {
+			all = append(all, i)
+			continue
+		}
+		for _, kind := range []string{"s3", "jwt", "basic", "header", "ip"} {
+			all = append(all, Identifier{Kind: kind})
+		}
 	}
-	if i.Case != "" {
-		lines = strings.ReplaceAll(lines, kinds[i.Kind].caseDefault, i.Case)
+	return all, nil
+}
+
+func (i Identifier) param() string {
+	if i.Param == "" {
+		return kinds[i.Kind].paramDefault
 	}
-	return lines, nil
+	return i.Param
+}
+
+func (i Identifier) letters() string {
+	if i.Case == "" {
+		return kinds[i.Kind].caseDefault
+	}
+	return i.Case
 }

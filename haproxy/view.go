@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	_ "embed"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,28 +12,52 @@ import (
 )
 
 //go:embed haproxy.cfg.tmpl
-var source string
+var haproxySource string
 
-// actionLine is a line with actions alone: its end is no part of the output.
+//go:embed identify.cfg.tmpl
+var identifySource string
+
+//go:embed spoe.cfg.tmpl
+var spoeSource string
+
+// actionLine is a line of a template with actions alone: its end is no part of the output.
 var actionLine = regexp.MustCompile(`(?m)^(\{\{.*\}\})\n`)
 
-var tmpl = template.Must(template.New("haproxy.cfg").Parse(actionLine.ReplaceAllString(source, "$1")))
+var (
+	haproxyTemplate = parse(haproxySource + identifySource)
+	spoeTemplate    = parse(spoeSource)
+)
 
-// view is what haproxy.cfg.tmpl renders.
+func parse(source string) *template.Template {
+	return template.Must(template.New("whole").Parse(actionLine.ReplaceAllString(source, "$1")))
+}
+
+// view is what the templates render.
 type view struct {
-	Identify, Classify string
-	Credit             creditRules
-	Address            addressRules
-	Limits             limits.AddressLimits
-	Costs              costRules
+	// Into is whether the rules are for a configuration of somebody's own, which has its own access log, servers and defaults.
+	Into      bool
+	Folder    string // of the files that the rules read, if the environment does not name one
+	LocalPeer string // what HAProxy calls itself among peers
+	TheirPeer bool   // the configuration says that itself
+	Bools     bool   // it says how Lua's booleans are converted
+
+	Chain    []chainLink
+	Classify string
+	Credit   creditRules
+	Limits   limits.AddressLimits
+	Costs    costView
 
 	Hold               bool // some user's bandwidth is limited
 	LendsShares        bool // credit has shares of bandwidth
 	ShareDown, ShareUp int  // elements of the shares in an entry of sluice_credit
-	AddressesLimited   bool // the limits of addresses use sticky counter 2
-	AddressTickets     bool // addresses draw tickets: tables are asked first, and no short way
 	UnheardCounter     int  // sticky counter for users about whom no agent answered
 	SmallBuffers       int  // bytes of a buffer before HAProxy 2.7
+
+	AddressesLimited bool   // the limits of addresses use sticky counter 2
+	AddressTickets   bool   // addresses draw tickets: tables are asked first, and no short way
+	AddressStore     string // what an entry of sluice_address holds,
+	AddressExpire    int64  // and for how many seconds
+	Answers          []addressAnswer
 
 	ShortFirst         bool   // health checks come after the short way
 	NameInline         bool   // the short way reads the user's name in its header
@@ -42,25 +67,37 @@ type view struct {
 	ExemptAddresses, ExemptPaths, ExemptBelow, ExemptHere bool
 }
 
-// newView returns the view of c. The rules of the credit, of addresses and of costs are set by the caller.
-func (c Config) newView(chain []Identifier) view {
+// newView returns the view of c, or which field of it is wrong.
+func (c Config) newView() (view, error) {
 	v := view{
-		Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth, LendsShares: c.lendsShares(), AddressesLimited: c.Addresses != (limits.AddressLimits{}),
-		AddressTickets: c.Addresses.Requests+c.Addresses.Concurrent > 0, UnheardCounter: 2, SmallBuffers: 65536,
-		ReadsCredentials: !c.Fitted || slices.ContainsFunc(chain, Identifier.readsCredentials),
-		ExemptAddresses:  !c.Fitted || len(c.Exempt.Addresses) > 0,
+		Folder: ".", LocalPeer: LocalPeer, Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth, LendsShares: c.lendsShares(),
+		UnheardCounter: 2, SmallBuffers: 65536, ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
+	}
+	chain, err := c.identifiers()
+	if err != nil {
+		return v, err
+	}
+	if v.Classify, err = Classify(c.Classes); err != nil {
+		return v, err
+	}
+	if v.Credit, err = newCreditRules(c.creditClasses(), c.Classes, v.LendsShares); err != nil {
+		return v, err
+	}
+	if v.Costs, err = newCostView(c.Costs); err != nil {
+		return v, err
+	}
+	v.addressLimits()
+	v.ReadsCredentials = !c.Fitted || slices.ContainsFunc(chain, Identifier.readsCredentials)
+	for _, i := range chain {
+		v.Chain = append(v.Chain, chainLink{
+			Kind: i.Kind, Param: i.param(), Case: i.letters(),
+			Presigned: !c.Fitted || slices.ContainsFunc(chain, Identifier.readsS3), Alone: c.Fitted && len(chain) == 1 && !i.readsCredentials(),
+		})
 	}
 	v.ShareDown, v.ShareUp = shareElements(len(c.creditClasses()))
 	v.ShortFirst = c.Fitted && !v.AddressesLimited
 	if v.ShortFirst && len(chain) == 1 && chain[0].Kind == "header" && !v.Hold {
-		header := kinds["header"]
-		v.NameInline, v.Header, v.HeaderCase = true, header.paramDefault, header.caseDefault
-		if chain[0].Param != "" {
-			v.Header = chain[0].Param
-		}
-		if chain[0].Case != "" {
-			v.HeaderCase = chain[0].Case
-		}
+		v.NameInline, v.Header, v.HeaderCase = true, v.Chain[0].Param, v.Chain[0].Case
 	}
 	// Sticky counter 2 belongs to the addresses: users about whom no agent answered have counter 0.
 	if v.AddressesLimited {
@@ -74,11 +111,14 @@ func (c Config) newView(chain []Identifier) view {
 	v.ExemptBelow = !c.Fitted || slices.ContainsFunc(c.Exempt.Paths, folder)
 	v.ExemptPaths = !c.Fitted || slices.ContainsFunc(c.Exempt.Paths, func(path string) bool { return !folder(path) })
 	v.ExemptHere = v.ExemptAddresses || v.ExemptPaths
-	return v
+	return v, nil
 }
 
-func (v view) render() (string, error) {
+// render executes a template, or one of its blocks.
+func render(t *template.Template, block string, v view) (string, error) {
 	var b strings.Builder
-	err := tmpl.Execute(&b, v)
-	return b.String(), err
+	if err := t.ExecuteTemplate(&b, block, v); err != nil {
+		return "", fmt.Errorf("template: %w", err)
+	}
+	return b.String(), nil
 }
