@@ -41,6 +41,7 @@ type view struct {
 	TheirPeer bool   // the configuration says that itself
 	Bools     bool   // it says how Lua's booleans are converted
 
+	Fitted   bool // only what the limit file and the chain need
 	Chain    []chainLink
 	Classify string
 	Credit   creditRules
@@ -70,7 +71,7 @@ type view struct {
 // newView returns the view of c, or which field of it is wrong.
 func (c Config) newView() (view, error) {
 	v := view{
-		Folder: ".", LocalPeer: LocalPeer, Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth, LendsShares: c.lendsShares(),
+		Folder: ".", LocalPeer: LocalPeer, Fitted: c.Fitted, Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth, LendsShares: c.lendsShares(),
 		UnheardCounter: 2, SmallBuffers: 65536, ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
 	}
 	chain, err := c.identifiers()
