@@ -3,6 +3,7 @@ package into
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -28,9 +29,15 @@ func FindInBuild(path, said string, o Ours) []Finding {
 	if major < 2 || major == 2 && minor < 6 {
 		return fatal("it is HAProxy %d.%d: want 2.6 or newer", major, minor)
 	}
-	// A build that lists no features may have it; haproxy -c finds out.
-	if list := features.FindStringSubmatch(said); list != nil && !strings.Contains(list[1]+" ", "+LUA ") {
-		return fatal("it is built without Lua (USE_LUA=1), which Sluice's lines load: take another build, such as a distribution's")
+	// Without a list of features, haproxy -c finds out. Lua is listed by every version, SPOE only where it can be left out (3.5).
+	if list := features.FindStringSubmatch(said); list != nil {
+		names := strings.Fields(list[1])
+		if !slices.Contains(names, "+LUA") {
+			return fatal("it is built without Lua (USE_LUA=1), which Sluice's lines load: take another build, such as a distribution's")
+		}
+		if slices.Contains(names, "-SPOE") {
+			return fatal("it is built without SPOE (USE_SPOE=0), by which HAProxy asks Sluice's agent: take another build, such as a distribution's")
+		}
 	}
 	// Our own configuration has that rule in its backends, and HAProxy takes it nowhere else.
 	if o.Bandwidth && major == 2 && minor < 8 {

@@ -16,6 +16,9 @@ func TestWhatABuildLacks(t *testing.T) {
 			`write "http-request set-timeout server 1h if { var(txn.sluice.up) -m found }" into your backends`},
 		{"HA-Proxy version 2.2.9-2+deb11u6 2023/12/21\n" + lua, false, true, "it is HAProxy 2.2: want 2.6 or newer"},
 		{"HAProxy version 2.8.0\nFeature list : +EPOLL -LUA +OPENSSL\n", false, true, "it is built without Lua (USE_LUA=1), which Sluice's lines load: take another build, such as a distribution's"},
+		{"HAProxy version 3.4.7-1\nFeature list : -ECH +LUA +OPENSSL +PROMEX\n", false, false, ""},
+		{"HAProxy version 3.5-dev5\nFeature list : +LUA +OPENSSL +SPOE\n", false, false, ""},
+		{"HAProxy version 3.5-dev5\nFeature list : +LUA +OPENSSL -SPOE\n", false, true, "it is built without SPOE (USE_SPOE=0), by which HAProxy asks Sluice's agent: take another build, such as a distribution's"},
 		{"nginx version: nginx/1.22.1\n", false, true, "it does not tell a version: want HAProxy 2.6 or newer"},
 	} {
 		var got Finding
