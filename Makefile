@@ -13,7 +13,7 @@ LINT_VERSION := v2.15.0
 ARGS ?=
 # Run only tests and benchmarks whose names match.
 RUN  ?= .
-# HAProxy for the integration tests: a path, or a version (3.0, 3.2) to fetch.
+# HAProxy for the integration tests: a path, or a version (3.0, 3.2, 3.4) to fetch.
 # Empty: the one in PATH.
 HAPROXY ?=
 # Redis for them: empty for the one in PATH, or valkey to fetch that.

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -58,8 +59,12 @@ func Start(t testing.TB, env []string, path string, args ...string) *Process {
 // Pid is the process id.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Output is what the process has written so far, its last 256 KiB at most.
-func (p *Process) Output() string { return p.out.String() }
+// atStart matches lines that HAProxy writes at each start from 3.4 on, whatever its configuration: notices, and warnings
+// that it runs as root.
+var atStart = regexp.MustCompile(`(?m)^\[(NOTICE|WARNING)\] .*(Automatically setting global\.maxconn|haproxy version is|path to executable is|HAProxy was started as ).*\n`)
+
+// Output is what the process has written so far, its last 256 KiB at most, without HAProxy's lines of each start.
+func (p *Process) Output() string { return atStart.ReplaceAllString(p.out.String(), "") }
 
 // ClearOutput drops what the process has written so far.
 func (p *Process) ClearOutput() {

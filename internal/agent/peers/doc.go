@@ -12,6 +12,6 @@
 // loopback. It cannot delete an entry: teach a value that means nothing, or let
 // the entry end.
 //
-// The wire format is that of HAProxy 2.6 to 3.2, as measured; HAProxy's own
+// The wire format is that of HAProxy 2.6 to 3.4, as measured; HAProxy's own
 // doc/peers-v2.0.txt describes an older one, its varints are the same.
 package peers

@@ -12,7 +12,7 @@
 //
 // Users choose the names that become keys, and the runtime API reads commands: whatever
 // is not a letter, a digit or one of a few harmless characters is escaped, and what
-// cannot be escaped is an error. The formats are those of HAProxy 2.6 to 3.2, as seen.
+// cannot be escaped is an error. The formats are those of HAProxy 2.6 to 3.4, as seen.
 package runtimeapi
 
 import (
