@@ -89,6 +89,7 @@ test-all: setup ## everything that make test leaves out: other versions, Kuberne
 	$(MAKE) test-integration CLUSTERS=./test/full/...
 	$(MAKE) test-integration HAPROXY=3.0 CLUSTERS='$(ONHAPROXY) ./test/integration'
 	$(MAKE) test-integration HAPROXY=3.2 CLUSTERS='$(ONHAPROXY) ./test/integration'
+	$(MAKE) test-integration HAPROXY=3.4 CLUSTERS='$(ONHAPROXY) ./test/integration'
 	$(MAKE) test-integration REDIS=valkey CLUSTERS='$(ONREDIS) ./test/integration'
 	$(MAKE) test-postgres
 	$(MAKE) test-postgres POSTGRES=17
