@@ -24,7 +24,7 @@ type Config struct {
 	Threads        int           // SLUICE_THREADS; zero: one per CPU
 	Env            []string      // other variables of the table in haproxy.cfg, as "SLUICE_CREDIT=off"
 
-	Identify      string // chain for ParseIdentify; zero: "auto"
+	Identify      string // chain for ParseIdentify; zero: TryOut
 	Classes       []limits.Class
 	CreditClasses []string      // that have tickets, as the function of this name says; nil: all requests, and every verb
 	Exempt        limits.Exempt // its addresses and paths; the users are the agent's

@@ -11,7 +11,7 @@ import (
 
 // Identifier is one way to find the user of a request: a part of identify.cfg.tmpl.
 type Identifier struct {
-	Kind  string // header, s3, jwt, basic, ip or auto
+	Kind  string // header, s3, jwt, basic or ip
 	Param string // the header of header, the claim of jwt; empty: the environment's, or else the default
 	Case  string // of header, jwt and basic: lower or exact; empty: the environment's, or else the default
 }
@@ -33,7 +33,6 @@ type identifierKind struct {
 }
 
 var kinds = map[string]identifierKind{
-	"auto":   {},
 	"basic":  {caseDefault: "${SLUICE_BASIC_CASE-lower}", example: "basic:lower or basic:exact"},
 	"header": {"${SLUICE_USER_HEADER-X-User}", "${SLUICE_HEADER_CASE-exact}", "header:X-User or header:X-User:lower", regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)},
 	"ip":     {},
@@ -43,20 +42,29 @@ var kinds = map[string]identifierKind{
 
 const validIdentifiers = "header:NAME, s3, jwt:CLAIM, basic, ip and auto"
 
+// TryOut is the chain to try Sluice with: names of its users can be in any place. Any client can send the header X-User, so it is
+// for no origin that others reach.
+const TryOut = "s3,jwt,basic,header,ip"
+
 // ParseIdentify reads a comma-separated chain of identifiers: header:X-User,
 // s3, jwt:sub (jwt:a.b is claim b of the object a), basic, ip, auto. With :lower behind
 // it, a header's, token's or Basic name is taken in small letters, with :exact as it is;
 // without either, only a Basic one is in small letters. The first identifier
-// that finds a name for a request decides; auto is s3, jwt, basic, header and
-// ip. A request whose Authorization header or presigned URL s3, jwt and basic, as far as they are in the
+// that finds a name for a request decides; auto is s3, jwt, basic and ip. A request whose Authorization header or presigned URL s3, jwt and basic, as far as they are in the
 // chain, cannot read belongs to limits.UnreadableKey. A request that no identifier of the chain has a name for belongs to the
 // user "~", so chains end with ip unless all nameless requests together shall
 // share one user's limits.
 func ParseIdentify(chain string) ([]Identifier, error) {
 	var out []Identifier
 	header := "" // what reads the Authorization header before
-	for _, word := range strings.Split(chain, ",") {
-		word = strings.TrimSpace(word)
+	words := strings.Split(chain, ",")
+	for n, word := range words {
+		words[n] = strings.TrimSpace(word)
+	}
+	if n := slices.Index(words, "auto"); n >= 0 {
+		words = slices.Replace(words, n, n+1, "s3", "jwt", "basic", "ip")
+	}
+	for _, word := range words {
 		name, _, _ := strings.Cut(word, ":")
 		// The text becomes rules, so only what is known is taken.
 		k, ok := kinds[name]
@@ -68,8 +76,8 @@ func ParseIdentify(chain string) ([]Identifier, error) {
 			return nil, fmt.Errorf("identify %q: %w", chain, err)
 		}
 		// Whether a request has two credentials is known only if s3 looks at its query before its header is read.
-		if i.readsS3() && header != "" {
-			return nil, fmt.Errorf("identify %q: %s stands behind %s; write s3 before jwt and basic", chain, name, header)
+		if name == "s3" && header != "" {
+			return nil, fmt.Errorf("identify %q: s3 stands behind %s; write it before jwt and basic", chain, header)
 		}
 		if name == "jwt" || name == "basic" {
 			header = name
@@ -101,9 +109,6 @@ func (k identifierKind) parse(name string, words []string) (Identifier, error) {
 	return i, nil
 }
 
-// readsS3 is whether the identifier reads presigned URLs, among others.
-func (i Identifier) readsS3() bool { return i.Kind == "s3" || i.Kind == "auto" }
-
 // NeverFound returns the users of a limit file whom a chain can never find, sorted as in Users: they are
 // named with capital letters (A to Z), and every name that the chain finds is in small letters.
 func NeverFound(chain string, set *limits.Set) ([]string, error) {
@@ -111,7 +116,7 @@ func NeverFound(chain string, set *limits.Set) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	// An address has no capitals. Of auto one part keeps them, so that every name may be found.
+	// An address has no capitals.
 	keepsCase := func(i Identifier) bool {
 		return i.Kind != "ip" && i.Case != "lower" && (i.Kind != "basic" || i.Case == "exact")
 	}
@@ -133,29 +138,6 @@ type chainLink struct {
 	Kind, Param, Case string
 	Presigned         bool // s3 stands in the chain, which may have found a presigned URL
 	Alone             bool // no name was found before
-}
-
-// identifiers are those of the chain, each by itself.
-func (c Config) identifiers() ([]Identifier, error) {
-	chain := c.Identify
-	if chain == "" {
-		chain = "auto"
-	}
-	parsed, err := ParseIdentify(chain)
-	if err != nil {
-		return nil, err
-	}
-	var all []Identifier
-	for _, i := range parsed {
-		if i.Kind != "auto" {
-			all = append(all, i)
-			continue
-		}
-		for _, kind := range []string{"s3", "jwt", "basic", "header", "ip"} {
-			all = append(all, Identifier{Kind: kind})
-		}
-	}
-	return all, nil
 }
 
 func (i Identifier) param() string {

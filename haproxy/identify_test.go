@@ -126,7 +126,7 @@ func TestIdentify(t *testing.T) {
 			{"S3", "", []string{"X-User: eve", "Authorization: AWS AKID:sig"}, "AKID"},
 			{"token before header", "", []string{"X-User: eve", bearer(`{"sub":"alice"}`)}, "alice"},
 			{"Basic before header", "", []string{"X-User: eve", basic("bob:x")}, "bob"},
-			{"header alone", "", []string{"X-User: Carol"}, "Carol"},
+			{"no header", "", []string{"X-User: carol"}, client},
 			{"a parameter of S3's is no presigned URL", "/api?AWSAccessKeyId=random", []string{bearer(`{"sub":"alice"}`)}, "alice"},
 			{"presigned", "/b/k?" + presigned2("AKID"), nil, "AKID"},
 			{"address last", "", nil, client},
@@ -329,7 +329,7 @@ func TestParseIdentify(t *testing.T) {
 		chain string
 		want  []Identifier
 	}{
-		{"auto", []Identifier{{Kind: "auto"}}},
+		{"auto", []Identifier{{Kind: "s3"}, {Kind: "jwt"}, {Kind: "basic"}, {Kind: "ip"}}},
 		{"header:X-User", []Identifier{{Kind: "header", Param: "X-User"}}},
 		{"header,jwt", []Identifier{{Kind: "header"}, {Kind: "jwt"}}},
 		{"s3, jwt:sub ,basic,ip", []Identifier{{Kind: "s3"}, {Kind: "jwt", Param: "sub"}, {Kind: "basic"}, {Kind: "ip"}}},
@@ -362,8 +362,8 @@ func TestParseIdentifyErrors(t *testing.T) {
 		"basic:upper":   `identify "basic:upper": "upper" cannot stand behind basic; write it like basic:lower or basic:exact`,
 		"jwt:a:b:lower": `identify "jwt:a:b:lower": "b:lower" cannot stand behind jwt; write it like jwt:sub or jwt:email:lower`,
 		"s3:lower":      `identify "s3:lower": s3 takes no parameter` + valid,
-		"jwt,header,s3": `identify "jwt,header,s3": s3 stands behind jwt; write s3 before jwt and basic`,
-		"basic,auto":    `identify "basic,auto": auto stands behind basic; write s3 before jwt and basic`,
+		"jwt,header,s3": `identify "jwt,header,s3": s3 stands behind jwt; write it before jwt and basic`,
+		"basic,auto":    `identify "basic,auto": s3 stands behind basic; write it before jwt and basic`,
 		"jwt:sub\x00ip": `identify "jwt:sub\x00ip": "sub\x00ip" cannot be the parameter of jwt; write it like jwt:sub or jwt:email:lower`,
 	} {
 		if got, err := ParseIdentify(chain); err == nil || err.Error() != want {

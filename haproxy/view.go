@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"regexp"
@@ -74,7 +75,7 @@ func (c Config) newView() (view, error) {
 		Folder: ".", LocalPeer: LocalPeer, Fitted: c.Fitted, Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth, LendsShares: c.lendsShares(),
 		UnheardCounter: 2, SmallBuffers: 65536, ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
 	}
-	chain, err := c.identifiers()
+	chain, err := ParseIdentify(cmp.Or(c.Identify, TryOut))
 	if err != nil {
 		return v, err
 	}
@@ -92,7 +93,7 @@ func (c Config) newView() (view, error) {
 	for _, i := range chain {
 		v.Chain = append(v.Chain, chainLink{
 			Kind: i.Kind, Param: i.param(), Case: i.letters(),
-			Presigned: !c.Fitted || slices.ContainsFunc(chain, Identifier.readsS3), Alone: c.Fitted && len(chain) == 1 && !i.readsCredentials(),
+			Presigned: !c.Fitted || slices.ContainsFunc(chain, func(i Identifier) bool { return i.Kind == "s3" }), Alone: c.Fitted && len(chain) == 1 && !i.readsCredentials(),
 		})
 	}
 	v.ShareDown, v.ShareUp = shareElements(len(c.creditClasses()))

@@ -16,7 +16,7 @@ import (
 
 type forHAProxy struct {
 	Limits   string `help:"Limit file whose classes, exempt addresses and paths, limits of addresses, and limited classes go into the configuration. Default: none." predictor:"file" placeholder:"FILE"`
-	Identify string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, auto, or a comma-separated chain of them. With :lower or :exact behind header:X-User, jwt:sub or basic, names are in small letters, or as they are; only those of basic are in small letters without." default:"auto" placeholder:"CHAIN"`
+	Identify string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, a comma-separated chain of them, or auto (s3,jwt,basic,ip). With :lower or :exact behind header:X-User, jwt:sub or basic, names are in small letters, or as they are; only those of basic are in small letters without." placeholder:"CHAIN"`
 	Out      string `help:"The folder to write. Default: print haproxy.cfg." predictor:"file" placeholder:"DIR"`
 	Force    bool   `help:"Write into a folder that holds other things, too, and over a haproxy.cfg of another origin."`
 
@@ -56,6 +56,11 @@ func (h *forHAProxy) config(stderr io.Writer) (haproxy.Config, error) {
 }
 
 func (h *forHAProxy) writeFiles(stdout, stderr io.Writer) error {
+	// No chain is safe in front of every origin: with the wrong one, clients choose whose limits they use.
+	if h.Identify == "" && !h.Remove {
+		return errors.New("--identify is missing: name what your origin knows users by, such as s3, jwt:sub, basic or ip, or auto for all of these; " +
+			"header:X-User only behind a gateway that sets this header, for clients can send any")
+	}
 	c, err := h.config(stderr)
 	if err != nil {
 		return err

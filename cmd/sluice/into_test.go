@@ -86,7 +86,7 @@ func putIntoAndOut(t *testing.T, golden, before string, frontends ...string) {
 	if !valid {
 		t.Fatalf("haproxy -c refuses it as it is:\n%s", saidBefore)
 	}
-	args := []string{"haproxy", "--into", file, "--limits", filepath.Join("..", "..", "config", "limits.yaml"), "--folder", folder, "--haproxy", testkit.HAProxyPath(t)}
+	args := []string{"haproxy", "--into", file, "--identify", "header,ip", "--limits", filepath.Join("..", "..", "config", "limits.yaml"), "--folder", folder, "--haproxy", testkit.HAProxyPath(t)}
 	named := args
 	for _, f := range frontends {
 		named = append(named, "--frontend", f)
@@ -131,7 +131,7 @@ func TestIntoWithPathsFromItsFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	args := []string{"haproxy", "--into", file, "--haproxy", testkit.HAProxyPath(t)}
+	args := []string{"haproxy", "--into", file, "--identify", "ip", "--haproxy", testkit.HAProxyPath(t)}
 	if code, _, told := run(append(args, "--frontend", "web", "--write", "--folder", filepath.Join(dir, "sluice"))...); code != 0 {
 		t.Errorf("--write: code %d: %s", code, told)
 	}
@@ -212,7 +212,7 @@ func checkFile(t *testing.T, file, want string) {
 // What cannot be beside Sluice's lines is named with its line, and nothing is written.
 func TestIntoWhatCannotCoexist(t *testing.T) {
 	file := filepath.Join("testdata", "into", "clashes.cfg")
-	code, shown, told := run("haproxy", "--into", file, "--frontend", "web", "--frontend", "mail", "--frontend", "none", "--frontend", "nowhere",
+	code, shown, told := run("haproxy", "--into", file, "--identify", "ip", "--frontend", "web", "--frontend", "mail", "--frontend", "none", "--frontend", "nowhere",
 		"--write", "--folder", t.TempDir(), "--haproxy", testkit.HAProxyPath(t))
 	if code != 1 || shown != "" {
 		t.Errorf("code %d, shown %q, want 1 and nothing", code, shown)

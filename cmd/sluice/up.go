@@ -19,7 +19,7 @@ type upCommand struct {
 	Listen    string `help:"Where the first instance listens; each further one on the next port." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
 	Instances int    `help:"Number of instances, each a HAProxy with its agent." default:"1" placeholder:"N"`
 	Redis     string `help:"Address of Redis. Default: an embedded one." placeholder:"ADDR"`
-	Identify  string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, auto, or a comma-separated chain of them. With :lower or :exact behind header:X-User, jwt:sub or basic, names are in small letters, or as they are; only those of basic are in small letters without." default:"auto" placeholder:"CHAIN"`
+	Identify  string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, a comma-separated chain of them, or auto (s3,jwt,basic,ip). With :lower or :exact behind header:X-User, jwt:sub or basic, names are in small letters, or as they are; only those of basic are in small letters without. Default: s3,jwt,basic,header:X-User,ip, to try it." placeholder:"CHAIN"`
 	HAProxy   string `name:"haproxy" predictor:"file" help:"The HAProxy to run, 2.6 or later." default:"haproxy" placeholder:"PATH"`
 
 	Unreadable   string        `help:"Requests whose credentials cannot be read, or who have more than one: share (the limits of one user, ~unreadable) or deny (with 400)." enum:"share,deny" default:"share" placeholder:"WHAT"`

@@ -25,10 +25,11 @@ var ours = map[string]string{"sluice": "./cmd/sluice", "sluice-spoa": "./cmd/spo
 // official are images of others, without their versions.
 var official = []string{"docker.io/library/haproxy", "docker.io/library/redis", "docker.io/prom/prometheus", "docker.io/grafana/grafana"}
 
-// load reads deploy/compose.yaml as docker compose does: strictly by the schema of the specification, with these variables.
+// load reads deploy/compose.yaml as docker compose does: strictly by the schema of the specification, with these variables, and the
+// one that has no default.
 func load(t *testing.T, env ...string) *types.Project {
 	t.Helper()
-	options, err := cli.NewProjectOptions([]string{repository + "/deploy/compose.yaml"}, cli.WithEnv(env), cli.WithResolvedPaths(true))
+	options, err := cli.NewProjectOptions([]string{repository + "/deploy/compose.yaml"}, cli.WithEnv(append(env, "SLUICE_IDENTIFY=header:X-User")), cli.WithResolvedPaths(true))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,10 +70,13 @@ func values(t *testing.T, text string) map[string]any {
 	return v
 }
 
-// try renders the chart as "helm install sluice" does.
+// try renders the chart as "helm install sluice" does, with a chain that its values must have.
 func try(t *testing.T, values map[string]any) (map[string]string, error) {
 	t.Helper()
 	c := load(t)
+	if values["identify"] == nil {
+		values = replaced(values, []string{"identify"}, "jwt:sub,ip")
+	}
 	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{Name: "sluice", Namespace: "default", IsInstall: true}, nil)
 	if err != nil {
 		return nil, err
@@ -302,6 +305,7 @@ func replaced(values map[string]any, path []string, value any) map[string]any {
 // A value that is misspelled, or of another kind, is refused before anything is installed.
 func TestValuesThatAreRefused(t *testing.T) {
 	for _, tt := range []struct{ values, want string }{
+		{"identify: ''", "identify says how HAProxy finds the user"},
 		{"haproxy: {replica: 3}", "additional properties 'replica' not allowed"},
 		{"polygen: {replicas: 6}", "maximum: got 6, want 5"},
 		{"origin: origin", "does not match pattern"},
@@ -324,10 +328,10 @@ func TestValuesThatAreRefused(t *testing.T) {
 	}
 }
 
-// The manifests for who does not use Helm are those of the default values.
+// The manifests for who does not use Helm are those of the default values, and how HAProxy finds the user is to be chosen.
 func TestManifests(t *testing.T) {
 	const file = "../kubernetes/sluice.yaml"
-	want := "# Made from deploy/helm/sluice with its default values, by \"make manifests\".\n" + strings.Join(documents(render(t, "")), "---\n")
+	want := "# Made from deploy/helm/sluice with its default values, by \"make manifests\".\n" + strings.Join(documents(render(t, "identify: CHOOSE")), "---\n")
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)

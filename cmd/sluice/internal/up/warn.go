@@ -42,7 +42,7 @@ func warnOfLimits(ctx context.Context, o Options, w *polygen.LimitWatcher, first
 
 // warnOfNames tells of users whose limits never count, because no request is found to be theirs.
 func warnOfNames(o Options, set *limits.Set) {
-	names, err := haproxy.NeverFound(cmp.Or(o.Identify, "auto"), set)
+	names, err := haproxy.NeverFound(cmp.Or(o.Identify, haproxy.TryOut), set)
 	if err != nil || len(names) == 0 {
 		// An error is of the chain, with which HAProxy's configuration was written: there is none.
 		return
