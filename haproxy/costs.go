@@ -17,6 +17,7 @@ type costView struct {
 	All    string // the numbers of the units that all requests cost, separated by commas
 	Bodies bool   // some cost is in bodies of answers
 
+	Estimated   bool // some estimate is in bodies of requests
 	ByOperation bool // some unit is charged by the request's operation class
 }
 
@@ -66,6 +67,7 @@ func newCostView(units []limits.CostUnit) (costView, error) {
 		if unit.EstimateHeader != "" {
 			unit.EstimateJSON = ""
 		}
+		v.Estimated = v.Estimated || unit.EstimateJSON != ""
 		if unit.JSON != "" {
 			unit.Document, v.Bodies = quoted.Replace(documentCost(u.Actual.JSON)), true
 		}

@@ -212,16 +212,50 @@ func TestEstimates(t *testing.T) {
 	}
 }
 
-// A body that does not come is not waited for without end.
+// A body that does not come is not waited for without end. Meanwhile the request is in progress.
 func TestEstimateOfASlowBody(t *testing.T) {
 	t.Parallel()
 	c := shared(t, costly)
-	whole := post(`{"max_tokens":300}`, "application/json")
-	if got := c.begin(t, whole[:len(whole)-3]).answer(); got.Status != http.StatusRequestTimeout {
+	whole := post(`{"max_tokens":300}`, "application/json", "X-User: slow")
+	slow := c.begin(t, whole[:len(whole)-3])
+	inProgress := func(want int) {
+		t.Helper()
+		testkit.Eventually(t, "requests in progress", func() error {
+			if got := c.active(t)["slow"].Cur; got != want {
+				return fmt.Errorf("%d, want %d", got, want)
+			}
+			return nil
+		})
+	}
+	inProgress(1)
+	if got := slow.answer(); got.Status != http.StatusRequestTimeout {
 		t.Errorf("status = %d, want 408", got.Status)
 	}
 	if told := c.takeTold(t); len(told) != 0 {
 		t.Errorf("the agent was asked %+v, want nothing", told)
+	}
+	inProgress(0)
+}
+
+// Who is refused, or is not charged, is answered before their body comes, and asked about once.
+func TestBodiesThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	c := newRig(t, costly)
+	c.before = func(q told) vars {
+		if q.User == "refused" {
+			return vars{"reason": "concurrent-requests", "limit": uint32(2)}
+		}
+		return nil
+	}
+	whole := post(`{"max_tokens":300}`, "application/json", "X-User: refused", "Expect: 100-continue")
+	if got := c.begin(t, whole[:len(whole)-3]).answer(); got.Status != http.StatusTooManyRequests {
+		t.Errorf("status = %d, want 429", got.Status)
+	}
+	if got := c.send(t, post(`{"max_tokens":300}`, "application/json", "X-User: free")); got[0].Status != 200 {
+		t.Errorf("status = %d, want 200", got[0].Status)
+	}
+	if told := c.takeTold(t); len(told) != 2 || told[0].User != "refused" || told[1].User != "free" || told[1].Costs != [2]string{} {
+		t.Errorf("the agent was asked %+v, want once about each, without a cost", told)
 	}
 }
 

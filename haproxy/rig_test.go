@@ -67,6 +67,7 @@ type spoeAgent struct {
 	faults  []string
 	answers map[string]func(told) vars // by user; they come before answer
 	answer  func(told) vars            // nil: all are allowed
+	before  func(told) vars            // of requests whose bodies say what they cost, before these are there; nil: all are asked about again, and not told of
 	conns   map[net.Conn]bool
 	l       net.Listener
 }
@@ -118,7 +119,14 @@ func (a *spoeAgent) note(r *request.Request) (h told, answer func(told) vars) {
 		*to = -1
 		arg(a, m, name, to, false)
 	}
+	var later int64
+	if arg(a, m, "later", &later, false); later == 1 && a.before == nil {
+		return h, func(told) vars { return vars{"charge": uint32(1)} }
+	}
 	a.told = append(a.told, h)
+	if later == 1 {
+		return h, a.before
+	}
 	if answer, ok := a.answers[h.User]; ok {
 		return h, answer
 	}

@@ -96,6 +96,11 @@ func TestVariablesOfCosts(t *testing.T) {
 		{"more than a limit", nil, asks("alice", args{"cost_0": "5000000001"}),
 			vars{"reason": "cost", "cause": "estimate-too-large", "class": "tokens/day", "unit": "tokens", "limit": "5000000000", "window": uint32(86400), "retry": uint32(86400)}},
 		{"in a dry run", []args{asks("carol", args{"cost_0": "900"})}, asks("carol", args{"cost_0": "900"}), charged("900")},
+		{"before the body is there", nil, asks("alice", args{"later": 1}), vars{"charge": uint32(1)}},
+		{"not limited, before the body is there", nil, asks("dave", args{"later": 1}), vars{}},
+		{"when it is there", []args{asks("alice", args{"later": 1})}, asks("alice", args{"later": 2, "cost_0": "250"}), charged("250")},
+		{"when it is there, for the access log", nil, asks("bob", args{"later": 2, "cost_0": "10", "log": true}),
+			vars{"charged_0": "10@" + second, "class": "GET/minute", "limit": uint32(3), "remaining": uint32(3)}},
 		{"not limited", nil, asks("dave", args{"cost_0": "900"}), vars{}},
 		{"for the access log", []args{asks("alice", args{"cost_0": "300"})}, asks("alice", args{"cost_0": "200", "log": true}),
 			vars{"charged_0": "200@" + second, "class": "tokens/minute", "unit": "tokens", "limit": uint32(1000), "remaining": uint32(500)}},
@@ -162,6 +167,32 @@ func TestCostsAllOrNone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A request that is asked about before its body is there takes all but its cost then, and is counted when it is charged.
+func TestCostsBehindTheBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newCostRig(t)
+		ask := func(later, estimate int64) verdict {
+			return r.verdict(question{user: "bob", verb: "GET", later: later, costs: askedCosts{units: "tokens", estimates: [limits.MaxCostUnits]int64{estimate}}})
+		}
+		// Three requests and 1000 tokens a minute.
+		for i, want := range []bool{true, true, false} {
+			if v := ask(costBehind, 0); !v.allowed || v.charged != nil {
+				t.Fatalf("request %d before its body: %+v, want it allowed and not charged", i+1, v)
+			}
+			if v := ask(costOnly, 400); v.allowed != want || want && v.charged == nil {
+				t.Errorf("the cost of request %d: %+v, want allowed: %t", i+1, v, want)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		if v := ask(costBehind, 0); v.allowed || v.rate.Window != limits.Minute {
+			t.Errorf("the fourth gets %+v, want it refused by its rate", v)
+		}
+		if allowed, refused := testutil.ToFloat64(r.metrics.allowed), testutil.ToFloat64(r.metrics.refused.WithLabelValues("tokens/minute")); allowed != 2 || refused != 1 {
+			t.Errorf("%v allowed and %v refused for their cost, want 2 and 1", allowed, refused)
+		}
+	})
 }
 
 // A request whose path origins may read in several ways costs what the dearest class does.

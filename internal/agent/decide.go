@@ -30,6 +30,15 @@ func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits) verdict
 	}
 	n := needs{question: q}
 	n.costs = l.costsOf(set, q, of)
+	behind := q.later == costBehind && n.costs != nil
+	if behind {
+		n.costs = nil
+	}
+	left := rates
+	// The first question took the others.
+	if q.later == costOnly {
+		rates[own], dry[own] = nil, nil
+	}
 	n.tokens[own].key = q.user
 	n.tokens[own].credit = q.credit.status(possible)
 	if refused, by := l.enforce(&n, of, &rates); by {
@@ -37,9 +46,9 @@ func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits) verdict
 	}
 	// From here on the request is allowed: what a dry run says of it changes nothing.
 	rehearsed := l.dryRun(&n, of, &dry)
-	v := verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of)}
+	v := verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of), behind: behind}
 	if q.log {
-		v.left = l.quotaLeftOf(&n, of, &rates, rehearsed)
+		v.left = l.quotaLeftOf(&n, of, &left, rehearsed)
 	}
 	v.charged = n.costs
 	// Who can have none is not to wait for the lock once more.
@@ -87,7 +96,7 @@ type tokens struct {
 // enforce takes what the request needs, or reports how it is refused.
 func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused verdict, by bool) {
 	n.slot.Allowed = true
-	counted := of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce
+	counted := of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce && n.later != costOnly
 	switch {
 	case counted && n.inLine:
 		// It waits in line for longer than a second may last: tokens taken before would be

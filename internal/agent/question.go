@@ -12,12 +12,19 @@ import (
 // lineMessage is spoe.cfg's message about a request that was told to wait.
 const lineMessage = "wait-message"
 
+// A request whose body says what it costs is asked about before the body is there, without the cost, and behind that.
+const (
+	costBehind = 1
+	costOnly   = 2
+)
+
 type question struct {
 	user     string            // their key
 	verb, op string            // the method's class, and the operation class, "" if there is none
 	seen     concurrency.Count // what HAProxy's table says of the user
 	inLine   bool              // it has been told to wait for a slot
 	log      bool              // the access log wants to know what is left
+	later    int64             // costBehind or costOnly; 0: all is asked at once
 	asked    costfeed.Question // what HAProxy calls this one; without a user: the request can cost nothing
 
 	credit haproxyCredit
@@ -42,7 +49,9 @@ func readQuestion(r *spop.Request) question {
 	q.verb, _ = r.Arg("class")
 	q.op, _ = r.Arg("op")
 	_, q.log = r.Arg("log")
-	if _, named := r.Arg("id"); named {
+	q.later = numberArg(r, "later", 2)
+	// What is not charged has nothing to come back.
+	if _, named := r.Arg("id"); named && q.later != costBehind {
 		q.asked = costfeed.Question{ID: numberArg(r, "id", 33), User: q.user}
 	}
 	q.seen = concurrency.Count{Tracked: numberArg(r, "tracked", 32), Active: numberArg(r, "active", 32), Process: numberArg(r, "process", 63)}

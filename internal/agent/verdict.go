@@ -19,6 +19,7 @@ type verdict struct {
 	left     *quotaLeft    // of an allowed request, if the access log wants to know
 	credit   *grant        // of an allowed request: what HAProxy may admit by itself from now on
 	charged  *costs        // of an allowed request, if what it costs is limited
+	behind   bool          // of an allowed request: ask again for what its body says that it costs
 	wait     time.Duration // not yet: ask again in line, which may take so long
 
 	others string // the key that the user shares with others; "" if they have their own
@@ -81,6 +82,9 @@ func (v *verdict) answerAllowed(r *spop.Request) {
 	}
 	if v.charged != nil {
 		v.charged.answer(r)
+	}
+	if v.behind {
+		r.SetUint("charge", 1)
 	}
 }
 
@@ -150,6 +154,10 @@ func (a *Agent) verdict(q question) verdict {
 // countVerdict counts what came of a question. Who only waits is counted once more when
 // that is over.
 func (a *Agent) countVerdict(q *question, of *limits.Limits, v *verdict) {
+	// The question that follows counts.
+	if v.behind {
+		return
+	}
 	// Whoever is told to wait has not started: the second question counts.
 	if v.allowed {
 		a.starts.countStart(q.user, q.verb, q.op)

@@ -1,7 +1,9 @@
 package integration
 
 import (
+	"bufio"
 	"fmt"
+	"net"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -13,6 +15,44 @@ import (
 	"github.com/sluice-qos/sluice/internal/testkit/cluster"
 	"github.com/sluice-qos/sluice/test/scene"
 )
+
+// Bodies that say what requests cost and do not come are requests in progress: no user has more of them than of others.
+func TestBodiesThatDoNotCome(t *testing.T) {
+	t.Parallel()
+	s := scene.Start(t, cluster.Options{Limits: `
+version: 1
+default_tier: free
+costs: {tokens: {estimate: {json: max_tokens, default: 1000}, actual: {json: usage.total_tokens}}}
+tiers: {free: {concurrent: 2, costs: {tokens: {day: 1M}}}}
+`})
+	const clients = 20
+	statuses := make(chan string)
+	for range clients {
+		go func() {
+			conn, err := net.Dial("tcp", s.Addresses()[0])
+			if err != nil {
+				statuses <- err.Error()
+				return
+			}
+			defer conn.Close()
+			fmt.Fprint(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-User: slow\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{\"max_tokens\": 5")
+			_ = conn.SetReadDeadline(time.Now().Add(testkit.Patience))
+			line, err := bufio.NewReader(conn).ReadString('\n')
+			if err != nil {
+				line = err.Error()
+			}
+			statuses <- line
+		}()
+	}
+	got := map[string]int{}
+	for range clients {
+		got[<-statuses]++
+	}
+	if got["HTTP/1.1 429 Too Many Requests\r\n"] != clients-2 || got["HTTP/1.1 408 Request Time-out\r\n"] != 2 {
+		t.Errorf("answers: %v, want 2 × 408 and the others 429", got)
+	}
+	s.AwaitNothingInProgress(t)
+}
 
 var totalTokens = regexp.MustCompile(`"total_tokens":(\d+)`)
 
