@@ -12,7 +12,7 @@ import (
 
 type topCommand struct {
 	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
-	Sort     string        `help:"Sort order: rate (most requests per second), concurrent (most in progress), down or up (most bytes per second), or recent (heard of last)." enum:"rate,concurrent,down,up,recent" default:"rate" placeholder:"ORDER"`
+	Sort     string        `help:"Sort order: rate (most requests per second), refused (most refused requests per second), concurrent (most in progress), down or up (most bytes per second), or recent (heard of last)." enum:"rate,refused,concurrent,down,up,recent" default:"rate" placeholder:"ORDER"`
 	Jobs     bool          `help:"List instead the users who have background jobs that run or wait, those with most waiting jobs first. polygen asks the workers that its flag --jobs-worker names."`
 	Cost     string        `help:"List who was charged most of UNIT, such as tokens, in their day, or the longest window that they have a limit of, in place of --sort." placeholder:"UNIT"`
 	N        int           `short:"n" help:"Maximum number of users, up to 100. A terminal shows as many of them as fit." default:"20" placeholder:"N"`
@@ -38,7 +38,7 @@ user: the name, in quotes if it is not plain; ~HASH if it is too long or odd to 
 
 tier, state: ok, throttled (until the window of a request limit ends), blocked (until less is in progress) or spent (nothing is left of a limit of costs)
 
-rate/s, in progress: requests; down, up: bytes per second
+rate/s: requests that were admitted; refused/s: and refused; in progress: requests; down, up: bytes per second
 
 nearest, used: the limit that the user is nearest to, and how much of it is used. A limit that requests are refused for now comes first. Of a limit per second the last full second is shown, if more was used then.
 
@@ -48,13 +48,13 @@ With --cost there are other columns between state and rate/s: limit, used and of
 
 In a pipe the lines of a table that are no users begin with #, the columns are divided by blanks, none is empty ("-" is no limit), and bytes, percents and seconds are plain numbers:
 
-sluice top --once | awk '!/^#/ && $3 != "ok" {print $1, $8}'
+sluice top --once | awk '!/^#/ && $3 != "ok" {print $1, $9}'
 
 With --jobs the columns are: user, tier; running: jobs that hold a slot; waiting: jobs that could run and do not (1000+ are more than were counted); waits for: how long the oldest of them has; oldest job: its id, for sluice explain --job; held by, limit: the limit of the user that holds them, total or queue:SERVICE, and how many jobs at a time it allows ("-": no limit does, they wait for a worker). The first line names workers that do not answer. With --json each line is the answer of /api/v1/jobs.
 
 With --json each line is the answer of /api/v1/users, and of each user "nearest": limit, mode, used, max and share, or null. With --cost it has "cost" as well.
 
-Users without a limit are listed, too: "started" in the JSON has the requests per second of each verb and operation class. Bytes per second are known only of users with a limit of bandwidth. Refused requests did not start, and are in no rate.`
+Users without a limit are listed, too: "started" in the JSON has the requests per second of each verb and operation class. Bytes per second are known only of users with a limit of bandwidth. Refused requests did not start: only refused/s has them.`
 }
 
 // Validate is called by the parser.

@@ -26,8 +26,8 @@ func newEvents() events {
 }
 
 // countSecond returns the events of a second: of the first maxReported users of the reports, and of
-// users with an end that is still to be told; and by tier what all have started.
-func (e *events) countSecond(reports []redisbus.Started, started map[series]int64, tierOf func(user string) string) redisbus.Events {
+// users with an end that is still to be told; and by tier what all have started, and what was refused.
+func (e *events) countSecond(reports []redisbus.Started, started, refused map[series]int64, tierOf func(user string) string) redisbus.Events {
 	var events redisbus.Events
 	open := make(map[string]int64, len(e.users))
 	active := map[string]int64{} // by tier
@@ -44,7 +44,7 @@ func (e *events) countSecond(reports []redisbus.Started, started map[series]int6
 			open[u.User] = left
 		}
 		// Requests that only go on are no event.
-		if u.Starts > 0 || ends > 0 {
+		if u.Starts+u.Refused > 0 || ends > 0 {
 			events.Users = append(events.Users, redisbus.EventsOf{Name: u.User, Classes: u.Classes, Ends: ends})
 		}
 	}
@@ -56,7 +56,11 @@ func (e *events) countSecond(reports []redisbus.Started, started map[series]int6
 	for of, n := range started {
 		tier, verb, operation := of[0], of[1], of[2]
 		sums[tier] += n
-		starts[tier] = addStarts(addStarts(starts[tier], verb, n), operation, n)
+		starts[tier] = addCounts(starts[tier], verb, operation, n, 0)
+	}
+	for of, n := range refused {
+		sums[of[0]] += 0
+		starts[of[0]] = addCounts(starts[of[0]], of[1], of[2], 0, n)
 	}
 	// A tier that has started none may have ended some.
 	for tier := range e.tiers {
@@ -67,7 +71,7 @@ func (e *events) countSecond(reports []redisbus.Started, started map[series]int6
 		if e.tiers[tier] = left; left == 0 {
 			delete(e.tiers, tier)
 		}
-		if n > 0 || ends > 0 {
+		if len(starts[tier]) > 0 || ends > 0 {
 			slices.SortFunc(starts[tier], func(a, b redisbus.StartedClass) int { return strings.Compare(a.Class, b.Class) })
 			events.Tiers = append(events.Tiers, redisbus.EventsOf{Name: tier, Classes: starts[tier], Ends: ends})
 		}
@@ -107,7 +111,7 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		last = time.Now()
 		reports := a.starts.take()
 		a.raiseInProgress(reports)
-		events := buckets.countSecond(reports, a.metrics.started.takeCounts(), func(user string) string { return a.limiter.inForce.limitsOf(user).Tier })
+		events := buckets.countSecond(reports, a.metrics.started.takeCounts(), a.metrics.turnedAway.takeCounts(), func(user string) string { return a.limiter.inForce.limitsOf(user).Tier })
 		events.Second = second
 		reports = reports[:min(len(reports), maxReported)]
 		a.metrics.startedUsers.Set(float64(len(reports)))

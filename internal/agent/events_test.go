@@ -48,7 +48,7 @@ func TestEventsAddUp(t *testing.T) {
 				}
 				started[series{tier, "GET", ""}] += told
 			}
-			events := e.countSecond(reports, started, tierOf)
+			events := e.countSecond(reports, started, nil, tierOf)
 			for _, of := range events.Users {
 				users[of.Name].ends += of.Ends
 			}
@@ -76,13 +76,13 @@ func TestEventsAddUp(t *testing.T) {
 func TestEventsAreOfTheBusiest(t *testing.T) {
 	e := newEvents()
 	tierOf := func(string) string { return "free" }
-	e.countSecond([]redisbus.Started{{User: "slow", Starts: 1, Active: 1}}, nil, tierOf)
+	e.countSecond([]redisbus.Started{{User: "slow", Starts: 1, Active: 1}}, nil, nil, tierOf)
 
 	var reports []redisbus.Started
 	for i := range 2 * maxReported {
 		reports = append(reports, redisbus.Started{User: fmt.Sprint("user", i), Starts: 1})
 	}
-	events := e.countSecond(append(reports, redisbus.Started{User: "slow"}), nil, tierOf)
+	events := e.countSecond(append(reports, redisbus.Started{User: "slow"}), nil, nil, tierOf)
 	found := map[string]redisbus.EventsOf{}
 	for _, of := range events.Users {
 		found[of.Name] = of

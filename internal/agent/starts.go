@@ -26,7 +26,7 @@ const (
 	reportWithin = 700 * time.Millisecond
 )
 
-// starts counts the requests that start here, of every user and class, limited or not,
+// starts counts the requests that start here or are refused, of every user and class, limited or not,
 // and remembers how many each user has in progress: for people who look before they set a limit.
 // Nothing is decided by it. Users beyond maxStarted are not counted by name; totals by class and
 // tier include them: they are a metric's, sluice_requests_started_total.
@@ -40,6 +40,7 @@ type starts struct {
 type started struct {
 	classes  []redisbus.StartedClass // verbs, and operation classes where requests have one
 	count    int64                   // requests since the last report
+	refused  int64                   // and those that were refused
 	near     bool                    // the user was refused, or asked about because credit did not suffice
 	active   int64                   // requests in progress that were asked about, by HAProxy's table
 	inCredit int64                   // requests in progress since the user has credit, asked about or not
@@ -61,7 +62,16 @@ func (s *starts) countStart(user, verb, op string) { s.countStarts(user, verb, o
 func (s *starts) countStarts(user, verb, op string, n int64) {
 	s.change(user, true, func(e *started) {
 		e.count += n
-		e.classes = addStarts(addStarts(e.classes, verb, n), op, n)
+		e.classes = addCounts(e.classes, verb, op, n, 0)
+	})
+}
+
+// countRefused counts n requests of a verb and an operation class, "" if they have none, that were refused.
+func (s *starts) countRefused(user, verb, op string, n int64) {
+	s.change(user, true, func(e *started) {
+		e.near = true
+		e.refused += n
+		e.classes = addCounts(e.classes, verb, op, 0, n)
 	})
 }
 
@@ -116,7 +126,7 @@ func (s *starts) take() []redisbus.Started {
 	s.mu.Lock()
 	all := make([]report, 0, len(s.users))
 	for user, e := range s.users {
-		all = append(all, report{e.near, redisbus.Started{User: user, Active: int(e.inProgress()), Starts: e.count, Classes: e.classes}})
+		all = append(all, report{e.near, redisbus.Started{User: user, Active: int(e.inProgress()), Starts: e.count, Refused: e.refused, Classes: e.classes}})
 		if e.inProgress() == 0 {
 			delete(s.users, user)
 			continue
@@ -137,22 +147,21 @@ func (s *starts) take() []redisbus.Started {
 	return reports
 }
 
-// addStarts adds requests of a class, "" if they have none. Classes beyond those that a report
-// may have are left out.
-func addStarts(classes []redisbus.StartedClass, class string, n int64) []redisbus.StartedClass {
-	// A request without an operation class counts for the verb alone.
-	if class == "" {
-		return classes
-	}
-	for i := range classes {
-		if classes[i].Class == class {
-			classes[i].Starts += n
-			return classes
+// addCounts adds admitted and refused requests of a verb and an operation class, "" if they have none. Classes beyond
+// those that a report may have are left out.
+func addCounts(classes []redisbus.StartedClass, verb, op string, starts, refused int64) []redisbus.StartedClass {
+	for _, class := range [...]string{verb, op} {
+		i := slices.IndexFunc(classes, func(c redisbus.StartedClass) bool { return c.Class == class })
+		switch {
+		// A request without an operation class counts for the verb alone.
+		case class == "":
+		case i >= 0:
+			classes[i].Starts += starts
+			classes[i].Refused += refused
+		// Left out of the classes only: the sum of all requests has them.
+		case len(classes) < maxStartedClasses:
+			classes = append(classes, redisbus.StartedClass{Class: class, Starts: starts, Refused: refused})
 		}
 	}
-	// Left out of the classes only: the sum of all requests has them.
-	if len(classes) == maxStartedClasses {
-		return classes
-	}
-	return append(classes, redisbus.StartedClass{Class: class, Starts: n})
+	return classes
 }

@@ -151,7 +151,7 @@ func TestStartsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// What is let start is counted, of whomever and of whatever class. What is refused is not.
+// Admitted requests and refused ones are counted, of every user and class.
 func TestVerdictsCountStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
@@ -162,7 +162,7 @@ func TestVerdictsCountStarts(t *testing.T) {
 		r.verdict(question{user: "wilma", verb: "PUT", op: "COPY"})
 		r.learnProgress(peers.Update{Table: "/active", Key: "staff", Values: peers.Values{peers.ConnCur: 3}})
 		if diff := gocmp.Diff([]redisbus.Started{
-			{User: "alice", Starts: 4, Classes: classes("GET", 4)},
+			{User: "alice", Starts: 4, Refused: 2, Classes: []redisbus.StartedClass{{Class: "GET", Starts: 4, Refused: 2}}},
 			{User: "staff", Active: 3, Starts: 1, Classes: classes("DELETE", 1)},
 			{User: "wilma", Starts: 1, Classes: classes("COPY", 1, "PUT", 1)},
 		}, takeStarts(r.starts)); diff != "" {

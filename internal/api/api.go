@@ -49,6 +49,7 @@ type Summary struct {
 	Known      bool      `json:"known"` // the file names the user
 	State      State     `json:"state"`
 	Rate       float64   `json:"rate"`           // requests per second that were admitted, or of the limit that counts most of them
+	Refused    float64   `json:"refused"`        // requests per second that were refused
 	InProgress int       `json:"in_progress"`    // requests
 	Down       int64     `json:"down"`           // bytes per second
 	Up         int64     `json:"up"`             // bytes per second
@@ -81,6 +82,7 @@ type User struct {
 	// Started is the requests per second that were admitted, limited or not: by verb and
 	// operation class, and of all together by "*". Absent if there were none lately.
 	Started map[string]float64 `json:"started,omitempty"`
+	Refused map[string]float64 `json:"refused,omitempty"` // the same of requests that were refused
 }
 
 // Entry is where the limit file names a user, and what it says there besides limits.
@@ -233,6 +235,7 @@ type Sort string
 // The orders: those with most first.
 const (
 	ByRate       Sort = "rate"
+	ByRefused    Sort = "refused" // most refused requests per second
 	ByConcurrent Sort = "concurrent"
 	ByDown       Sort = "down"
 	ByUp         Sort = "up"

@@ -66,7 +66,8 @@ type Live struct {
 // Totals are sums over all known users.
 type Totals struct {
 	Users      int     `json:"users"`       // users heard of in the last 2 s
-	Rate       float64 `json:"rate"`        // requests per second
+	Rate       float64 `json:"rate"`        // requests per second that were admitted
+	Refused    float64 `json:"refused"`     // requests per second that were refused
 	InProgress int     `json:"in_progress"` // requests
 	Down       int64   `json:"down"`        // bytes per second
 	Up         int64   `json:"up"`          // bytes per second

@@ -66,11 +66,12 @@ func (m *metrics) countEvents(tiers map[string]bool, of redisbus.EventsOf) {
 	tiers[tier] = true
 	for _, c := range of.Classes {
 		m.clusterStarted.WithLabelValues(tier, c.Class).Add(float64(c.Starts))
+		m.clusterRefused.WithLabelValues(tier, c.Class).Add(float64(c.Refused))
 	}
 	m.clusterEnded.WithLabelValues(tier).Add(float64(of.Ends))
 }
 
-// Events returns what started and ended of a user in the last seconds. The error is an api.ErrUnavailable if Redis does not
+// Events returns what started, was refused and ended of a user in the last seconds. The error is an api.ErrUnavailable if Redis does not
 // answer.
 func (p *Polygen) Events(ctx context.Context, who api.Who) (api.Events, error) {
 	end := p.lastTold()
@@ -82,11 +83,11 @@ func (p *Polygen) Events(ctx context.Context, who api.Who) (api.Events, error) {
 	if err != nil {
 		return api.Events{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
-	out := api.Events{From: p.answerHead(), Name: who.Name(), Begin: seconds[0], Step: 1, Started: []api.ClassEvents{}, Ended: make([]int64, eventSeconds)}
+	out := api.Events{From: p.answerHead(), Name: who.Name(), Begin: seconds[0], Step: 1, Started: []api.ClassEvents{}, Refused: []api.ClassEvents{}, Ended: make([]int64, eventSeconds)}
 	for i, of := range all {
 		out.Ended[i] = of.Ends
 		for _, c := range of.Classes {
-			out.AddStarts(i, c.Class, c.Starts)
+			out.Add(i, c.Class, c.Starts, c.Refused)
 		}
 	}
 	return out, nil

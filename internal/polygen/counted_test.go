@@ -91,7 +91,7 @@ func TestEventsOfAUser(t *testing.T) {
 	}
 	want := api.Events{
 		From: got.From, Name: api.Name{User: "alice", Href: "/api/v1/users/alice"}, Begin: got.Begin, Step: 1,
-		Started: []api.ClassEvents{{Class: "GET", Requests: list(1)}, {Class: "PUT", Requests: list(2)}}, Ended: list(4),
+		Started: []api.ClassEvents{{Class: "GET", Requests: list(1)}, {Class: "PUT", Requests: list(2)}}, Refused: []api.ClassEvents{}, Ended: list(4),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("Events (-want +got):\n%s", diff)

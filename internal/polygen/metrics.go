@@ -13,6 +13,7 @@ import (
 // metrics are those that polygen counts. What it knows of users it tells when Prometheus asks: see userCollector.
 type metrics struct {
 	clusterStarted *prometheus.CounterVec // tier, class
+	clusterRefused *prometheus.CounterVec // tier, class
 	clusterEnded   *prometheus.CounterVec // tier
 	policies       *prometheus.CounterVec // kind, mode
 	dropped        prometheus.Counter
@@ -33,6 +34,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return &metrics{
 		clusterStarted: f.Counters("sluice_cluster_requests_started_total",
 			"Requests that all instances have admitted, limited or not, by their users' tier, and by class: each counts for its verb, and for its operation class if it has one. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.", "tier", "class"),
+		clusterRefused: f.Counters("sluice_cluster_requests_refused_total",
+			"Requests that all instances have refused for a limit, by tier and class as sluice_cluster_requests_started_total.", "tier", "class"),
 		clusterEnded: f.Counters("sluice_cluster_requests_ended_total",
 			"Requests of all instances that have ended, however they ended, by their users' tier. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.", "tier"),
 		policies: f.Counters("sluice_policies_sent_total",

@@ -98,11 +98,11 @@ func (p *Polygen) showEvent(now time.Time, e redisbus.Event) {
 			return // another process measures the span
 		}
 		for _, u := range e.Users {
-			classes := make([]view.ClassStarts, len(u.Classes))
+			classes := make([]view.ClassRates, len(u.Classes))
 			for i, c := range u.Classes {
-				classes[i] = view.ClassStarts{Class: c.Class, Starts: float64(c.Starts) / seconds}
+				classes[i] = view.ClassRates{Class: c.Class, Rates: view.Rates{Started: float64(c.Starts) / seconds, Refused: float64(c.Refused) / seconds}}
 			}
-			v.Started(now, e.Instance, u.User, u.Active, float64(u.Starts)/seconds, classes)
+			v.Started(now, e.Instance, u.User, u.Active, view.Rates{Started: float64(u.Starts) / seconds, Refused: float64(u.Refused) / seconds}, classes)
 		}
 	case redisbus.Registry:
 		v.Instances(e.Instances)

@@ -104,8 +104,8 @@ func (of *EventsOf) validate() error {
 		return fmt.Errorf("%d ends of %.60q", of.Ends, of.Name)
 	}
 	for _, c := range of.Classes {
-		if c.Class == "" || !ValidClass(c.Class) || c.Starts < 0 {
-			return fmt.Errorf("%d starts of class %.60q", c.Starts, c.Class)
+		if c.Class == "" || !ValidClass(c.Class) || c.Starts < 0 || c.Refused < 0 {
+			return fmt.Errorf("%d starts and %d refusals of class %.60q", c.Starts, c.Refused, c.Class)
 		}
 	}
 	return nil
@@ -115,7 +115,7 @@ func (of *EventsOf) validate() error {
 // nothing.
 func (of *EventsOf) append(text []byte) []byte {
 	// What is 0 takes no words.
-	started := slices.DeleteFunc(slices.Clone(of.Classes), func(c StartedClass) bool { return c.Starts == 0 })
+	started := slices.DeleteFunc(slices.Clone(of.Classes), func(c StartedClass) bool { return c.Starts+c.Refused == 0 })
 	if len(started) == 0 && of.Ends == 0 {
 		return text
 	}
@@ -202,6 +202,7 @@ func (of *EventsOf) addCounts(more EventsOf) {
 			of.Classes = slices.Insert(of.Classes, at, StartedClass{Class: c.Class})
 		}
 		of.Classes[at].Starts += c.Starts
+		of.Classes[at].Refused += c.Refused
 	}
 }
 

@@ -26,13 +26,14 @@ type Started struct {
 	User    string
 	Active  int            // requests in progress at the end of the span
 	Starts  int64          // requests that were admitted in the span
+	Refused int64          // and that were refused
 	Classes []StartedClass // the same by verb and operation class
 }
 
-// StartedClass is how many requests of a class were admitted.
+// StartedClass is how many requests of a class were admitted and refused.
 type StartedClass struct {
-	Class  string
-	Starts int64
+	Class           string
+	Starts, Refused int64
 }
 
 // Started publishes what an instance saw in a span of time. Redis keeps nothing of it: a
@@ -66,17 +67,19 @@ func appendStarts(message []byte, instance string, span time.Duration, users []S
 		message = appendText(append(message, ' '), u.User)
 		number(int64(u.Active))
 		number(u.Starts)
+		number(u.Refused)
 		message = appendClasses(message, u.Classes)
 	}
 	return message, users
 }
 
-// appendClasses writes how many requests of each class were admitted, for takeClasses.
+// appendClasses writes how many requests of each class were admitted and refused, for takeClasses.
 func appendClasses(message []byte, classes []StartedClass) []byte {
 	message = strconv.AppendInt(append(message, ' '), int64(len(classes)), 10)
 	for _, c := range classes {
 		message = appendText(append(message, ' '), c.Class)
 		message = strconv.AppendInt(append(message, ' '), max(0, c.Starts), 10)
+		message = strconv.AppendInt(append(message, ' '), max(0, c.Refused), 10)
 	}
 	return message
 }
@@ -85,7 +88,7 @@ func (w *words) takeClasses() (classes []StartedClass) {
 	n := w.takeNumber()
 	// What it says of their number is not trusted with memory: classes are made as words come.
 	for ; n > 0 && w.hasMore(); n-- {
-		c := StartedClass{Class: w.takeText(), Starts: w.takeNumber()}
+		c := StartedClass{Class: w.takeText(), Starts: w.takeNumber(), Refused: w.takeNumber()}
 		if c.Class == "" || !ValidClass(c.Class) {
 			w.failWith(fmt.Errorf("%.60q is no class", c.Class))
 		}
@@ -106,7 +109,7 @@ func decodeStarts(message string) (Starts, error) {
 		w.failWith(errors.New("a span that cannot be"))
 	}
 	for w.hasMore() {
-		u := Started{User: w.takeText(), Active: int(w.takeNumber()), Starts: w.takeNumber(), Classes: w.takeClasses()}
+		u := Started{User: w.takeText(), Active: int(w.takeNumber()), Starts: w.takeNumber(), Refused: w.takeNumber(), Classes: w.takeClasses()}
 		// Only whole ones: after an error every word reads as nothing, and would be a user without a name.
 		if w.err == nil {
 			s.Users = append(s.Users, u)

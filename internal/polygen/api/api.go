@@ -1,6 +1,6 @@
 // Package api serves polygen's API and page, next to what every daemon serves. Answers are JSON (see internal/polygen/view):
 //
-//	GET /api/v1/users?sort=&n=          the users with most: by rate, concurrent, down, up or recent
+//	GET /api/v1/users?sort=&n=          the users with most: by rate, refused, concurrent, down, up or recent
 //	GET /api/v1/users/{user}  one user: limits, use, shares, state and why
 //	GET /api/v1/unknown-users?sort=&n=  users whom the limit file does not name: by recent or active
 //	GET /api/v1/instances               instances and the version of the limits that they enforce
@@ -57,7 +57,7 @@ const (
 
 // usersOrders are the orders of lists of users. The first one is the default, and the last one stands for those
 // by each unit of cost.
-var usersOrders = []api.Sort{api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent, anyCost}
+var usersOrders = []api.Sort{api.ByRate, api.ByRefused, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent, anyCost}
 
 var anyCost = api.ByCost("UNIT")
 

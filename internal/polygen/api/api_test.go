@@ -145,7 +145,7 @@ func TestAPI(t *testing.T) {
 		{"the last heard of", "GET", "/api/v1/users?sort=recent", 200, "users by recent, 100", ""},
 		{"by cost", "GET", "/api/v1/users?sort=cost:tokens&n=3", 200, "users by cost:tokens, 3", ""},
 		{"by the cost of unknown users", "GET", "/api/v1/unknown-users?sort=cost:tokens", 400, "", `unknown sort "cost:tokens" (valid: recent, active)`},
-		{"an order of another list", "GET", "/api/v1/users?sort=active", 400, "", `unknown sort "active" (valid: rate, concurrent, down, up, recent, cost:UNIT)`},
+		{"an order of another list", "GET", "/api/v1/users?sort=active", 400, "", `unknown sort "active" (valid: rate, refused, concurrent, down, up, recent, cost:UNIT)`},
 		{"too many", "GET", "/api/v1/users?n=1001", 400, "", `n="1001": want a number from 1 to 1000`},
 		{"none", "GET", "/api/v1/users?n=0", 400, "", `n="0": want a number from 1 to 1000`},
 		{"no number", "GET", "/api/v1/users?n=all", 400, "", `n="all": want a number from 1 to 1000`},

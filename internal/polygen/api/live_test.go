@@ -39,7 +39,7 @@ func TestLivePaths(t *testing.T) {
 		{"with a user", "GET", "/api/v1/live?user=a%2Fb", 200, `watch 50 by rate, user "a/b", a key: false, stopped`, ""},
 		{"with a user by key", "GET", "/api/v1/live?user=~AB&by=key", 200, `watch 50 by rate, user "~AB", a key: true, stopped`, ""},
 		{"its headers alone", "HEAD", "/api/v1/live", 200, "", ""},
-		{"no such order", "GET", "/api/v1/live?sort=active", 400, "", `unknown sort "active" (valid: rate, concurrent, down, up, recent, cost:UNIT)`},
+		{"no such order", "GET", "/api/v1/live?sort=active", 400, "", `unknown sort "active" (valid: rate, refused, concurrent, down, up, recent, cost:UNIT)`},
 		{"too many users", "GET", "/api/v1/live?n=1001", 400, "", `n="1001": want a number from 1 to 1000`},
 		{"by something else", "GET", "/api/v1/live?by=x", 400, "", `unknown by "x" (valid: name, key)`},
 		{"too long a name", "GET", "/api/v1/live?user=" + strings.Repeat("x", 16<<10+1), 400, "", "a user's name of 16385 bytes: want 1 to 16384"},

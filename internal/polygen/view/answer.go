@@ -28,11 +28,11 @@ const (
 func (v *View) summary(now, since int64, r *record) api.Summary {
 	v.adoptLimits(r)
 	state, why := r.state(now, since)
-	started := r.started(now)
+	started, refused := r.rates(now)
 	active, moved := r.progressAndBytes(now)
 	return api.Summary{
 		Name: api.NameOfKey(r.key), Tier: r.limits.Tier, Known: r.known, State: state, Rate: r.requestRate(now), InProgress: active,
-		Down: moved[bandwidth.Down], Up: moved[bandwidth.Up], Seen: answerTime(r.seen), Near: nearestLimit(r.limitsOf(now, started), why), Started: started,
+		Down: moved[bandwidth.Down], Up: moved[bandwidth.Up], Seen: answerTime(r.seen), Near: nearestLimit(r.limitsOf(now, started), why), Started: started, Refused: refused[limits.All],
 	}
 }
 
@@ -48,7 +48,8 @@ func (v *View) UserLately(at time.Time, key string) api.User {
 
 func (v *View) userSince(now, since int64, key string) api.User {
 	r := v.lookUp(key)
-	out := api.User{Name: api.NameOfKey(key), Tier: r.limits.Tier, Known: r.known, Instances: []api.Place{}, Decisions: []api.Decision{}, Started: r.started(now)}
+	out := api.User{Name: api.NameOfKey(key), Tier: r.limits.Tier, Known: r.known, Instances: []api.Place{}, Decisions: []api.Decision{}}
+	out.Started, out.Refused = r.rates(now)
 	if r.seen != 0 {
 		seen := answerTime(r.seen)
 		out.Seen = &seen
@@ -153,24 +154,29 @@ func (r *record) costOf(now int64, c limits.Cost) api.Limit {
 	return api.Limit{Name: c.Name(), Unit: c.Unit, Max: c.Max, Window: length, Mode: c.Mode.String(), Used: used, Last: &last, Left: &left, Resets: &resets}
 }
 
-// started are the user's requests per second by verb and operation class, and all together by limits.All; nil if none were
-// started lately.
-func (r *record) started(now int64) map[string]float64 {
-	var rates map[string]float64
+// rates are the user's requests per second that started and that were refused, by verb and operation class, and all together by
+// limits.All; nil if there were none lately.
+func (r *record) rates(now int64) (started, refused map[string]float64) {
+	add := func(rates *map[string]float64, class string, rate float64) {
+		if rate == 0 {
+			return
+		}
+		if *rates == nil {
+			*rates = map[string]float64{}
+		}
+		(*rates)[class] += rate
+	}
 	for i := range r.places {
 		p := &r.places[i]
-		if !isFresh(now, p.startsAt) || p.starts == 0 {
+		if !isFresh(now, p.startsAt) {
 			continue
 		}
-		if rates == nil {
-			rates = make(map[string]float64, 1+len(p.classes))
-		}
-		rates[limits.All] += p.starts
-		for _, c := range p.classes {
-			rates[c.Class] += c.Starts
+		for _, c := range append([]ClassRates{{limits.All, p.rates}}, p.classes...) {
+			add(&started, c.Class, c.Started)
+			add(&refused, c.Class, c.Refused)
 		}
 	}
-	return rates
+	return started, refused
 }
 
 // requestRate is the larger of two rates: the requests per second that were admitted, limited or not, and those of the limit
@@ -179,7 +185,7 @@ func (r *record) requestRate(now int64) float64 {
 	most := 0.0
 	for i := range r.places {
 		if p := &r.places[i]; isFresh(now, p.startsAt) {
-			most += p.starts
+			most += p.rates.Started
 		}
 	}
 	for i := range r.windows {
@@ -196,6 +202,16 @@ func (r *record) requestRate(now int64) float64 {
 		most = max(most, rate)
 	}
 	return most
+}
+
+// refusedRate is the requests per second that were refused.
+func (r *record) refusedRate(now int64) (sum float64) {
+	for i := range r.places {
+		if p := &r.places[i]; isFresh(now, p.startsAt) {
+			sum += p.rates.Refused
+		}
+	}
+	return sum
 }
 
 // progressAndBytes is the user's requests in progress, and bytes per second by direction.

@@ -93,7 +93,8 @@ func (h *history) add(s sample) {
 func (r *record) sample(now int64) sample {
 	active, moved := r.progressAndBytes(now)
 	s := sample{second: now/int64(time.Second) - 1, inProgress: int64(active), down: moved[bandwidth.Down], up: moved[bandwidth.Up]}
-	all := r.limitsOf(now, r.started(now))
+	started, _ := r.rates(now)
+	all := r.limitsOf(now, started)
 	for _, l := range all[:min(len(all), maxSeries)] {
 		value := l.Used
 		if l.Window == 1 {

@@ -36,7 +36,7 @@ type Look struct {
 // Look begins a look.
 func (v *View) Look(at time.Time) *Look {
 	l := &Look{view: v, now: at.UnixNano(), Near: map[TierUnit]int{}, limited: top{most: api.MaxLimited}, best: map[api.Sort]*top{}}
-	for _, by := range []api.Sort{api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp} {
+	for _, by := range []api.Sort{api.ByRate, api.ByRefused, api.ByConcurrent, api.ByDown, api.ByUp} {
 		l.best[by] = &top{most: api.MaxTop}
 	}
 	for _, unit := range v.set.CostUnits() {
@@ -71,10 +71,13 @@ func (l *Look) count(r *record) {
 	rate := r.requestRate(l.now)
 	active, moved := r.progressAndBytes(l.now)
 	t.Rate += rate
+	refused := r.refusedRate(l.now)
+	t.Refused += refused
 	t.InProgress += active
 	t.Down += moved[bandwidth.Down]
 	t.Up += moved[bandwidth.Up]
 	l.best[api.ByRate].consider(rate, r)
+	l.best[api.ByRefused].consider(refused, r)
 	l.best[api.ByConcurrent].consider(float64(active), r)
 	l.best[api.ByDown].consider(float64(moved[bandwidth.Down]), r)
 	l.best[api.ByUp].consider(float64(moved[bandwidth.Up]), r)

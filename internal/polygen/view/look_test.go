@@ -157,7 +157,7 @@ func TestOverviewIsTop(t *testing.T) {
 			}
 		}
 		now := t0.Add(time.Second)
-		orders := []api.Sort{api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent}
+		orders := []api.Sort{api.ByRate, api.ByRefused, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent}
 		o := v.whole(now)
 		for _, by := range orders {
 			n := rapid.IntRange(1, 60).Draw(t, "n")

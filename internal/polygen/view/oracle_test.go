@@ -21,6 +21,7 @@ func (v *View) Top(at time.Time, by api.Sort, n int) []api.Summary {
 	if by != api.ByRecent {
 		measure := map[api.Sort]func(api.Summary) float64{
 			api.ByRate:       func(s api.Summary) float64 { return s.Rate },
+			api.ByRefused:    func(s api.Summary) float64 { return s.Refused },
 			api.ByConcurrent: func(s api.Summary) float64 { return float64(s.InProgress) },
 			api.ByDown:       func(s api.Summary) float64 { return float64(s.Down) },
 			api.ByUp:         func(s api.Summary) float64 { return float64(s.Up) },

@@ -9,13 +9,13 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 )
 
-func (r *rig) started(instance, user string, active int, starts float64, classes ...ClassStarts) {
-	r.Started(r.now, instance, user, active, starts, classes)
+func (r *rig) started(instance, user string, active int, starts float64, classes ...ClassRates) {
+	r.Started(r.now, instance, user, active, Rates{Started: starts}, classes)
 }
 
 // What users start and have in progress is known without any limit.
 func TestStarted(t *testing.T) {
-	of := func(class string, n float64) ClassStarts { return ClassStarts{class, n} }
+	of := func(class string, n float64) ClassRates { return ClassRates{class, Rates{Started: n}} }
 	for _, tt := range []struct {
 		name       string
 		history    func(*rig)
@@ -86,8 +86,8 @@ func TestInProgressFarBelowTheLimit(t *testing.T) {
 func TestRequestsFarBelowTheLimit(t *testing.T) {
 	r := newRig(t)
 	r.Limits(parse(t, "version: 1\ndefault_tier: a\ntiers: {a: {requests: {GET: {second: 100, minute: 600}}}}\n"))
-	r.started("one", "alice", 0, 3, ClassStarts{"GET", 3})
-	r.started("two", "alice", 0, 5, ClassStarts{"GET", 4}, ClassStarts{"PUT", 1})
+	r.started("one", "alice", 0, 3, ClassRates{"GET", Rates{Started: 3}})
+	r.started("two", "alice", 0, 5, ClassRates{"GET", Rates{Started: 4}}, ClassRates{"PUT", Rates{Started: 1}})
 	for _, tt := range []struct {
 		key, limit string
 		used       int64
@@ -100,5 +100,28 @@ func TestRequestsFarBelowTheLimit(t *testing.T) {
 				t.Errorf("%s of %s: used %d, last %d, want %d", tt.limit, tt.key, l.Used, *l.Last, tt.used)
 			}
 		}
+	}
+}
+
+// Refused requests are known beside those that started, by class, in the list and in the totals.
+func TestRefused(t *testing.T) {
+	r := newRig(t)
+	r.Started(r.now, "one", "staff", 0, Rates{Started: 5, Refused: 1995}, []ClassRates{{"GET", Rates{5, 1990}}, {"PUT", Rates{0, 5}}})
+	r.Started(r.now, "two", "staff", 0, Rates{Refused: 3}, []ClassRates{{"PUT", Rates{0, 3}}})
+	r.Started(r.now, "two", "alice", 0, Rates{Started: 9}, nil)
+	u := r.get("staff")
+	if diff := cmp.Diff(map[string]float64{"*": 1998, "GET": 1990, "PUT": 8}, u.Refused); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+	l := r.whole(r.now)
+	if first := l.Top(api.ByRefused, 1); len(first) != 1 || first[0].User != "staff" || first[0].Refused != 1998 || first[0].Rate != 5 {
+		t.Errorf("first by refused: %+v, want staff with 1998 refused and 5 admitted a second", first)
+	}
+	if l.Totals.Refused != 1998 || l.Totals.Rate != 14 {
+		t.Errorf("totals: %v refused, %v admitted, want 1998 and 14", l.Totals.Refused, l.Totals.Rate)
+	}
+	r.wait(2 * time.Second)
+	if u := r.get("staff"); u.Refused != nil {
+		t.Errorf("refused after 2 s of silence: %v", u.Refused)
 	}
 }

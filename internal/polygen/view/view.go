@@ -115,14 +115,17 @@ type place struct {
 
 	startsAt int64
 	running  int // requests in progress by the report of starts
-	starts   float64
-	classes  []ClassStarts
+	rates    Rates
+	classes  []ClassRates
 }
 
-// ClassStarts are the requests of a class that were admitted.
-type ClassStarts struct {
-	Class  string
-	Starts float64 // per second
+// Rates are requests per second that were admitted, and that were refused.
+type Rates struct{ Started, Refused float64 }
+
+// ClassRates are the rates of a class.
+type ClassRates struct {
+	Class string
+	Rates
 }
 
 type decision struct {
@@ -421,12 +424,12 @@ func (v *View) Demand(at time.Time, d bandwidth.Report) {
 	p.demandAt, p.moving, p.moved, p.share = now, d.Active, d.Moved, d.Share
 }
 
-// Started takes the requests of a user that an instance has in progress, and those that it admits per second, limited or
+// Started takes the requests of a user that an instance has in progress, and those that it admits and refuses, limited or
 // not: all, and by verb and operation class.
-func (v *View) Started(at time.Time, instance, key string, active int, starts float64, classes []ClassStarts) {
+func (v *View) Started(at time.Time, instance, key string, active int, all Rates, classes []ClassRates) {
 	now := at.UnixNano()
 	p := v.reported(now, key).place(now, instance)
-	p.startsAt, p.running, p.starts, p.classes = now, active, starts, classes
+	p.startsAt, p.running, p.rates, p.classes = now, active, all, classes
 }
 
 func (r *record) place(now int64, instance string) *place {

@@ -61,7 +61,7 @@ func Cluster() *Fixed {
 	}
 	add("alice", api.Summary{Tier: "pro", Known: true, State: api.OK, Rate: 80, InProgress: 3, Down: 3 << 19, Seen: ago(300 * time.Millisecond),
 		Near: &api.Near{Limit: "GET", Max: 100, Window: 1, Mode: "enforce", Used: 80}})
-	add("carol d", api.Summary{Tier: "free", State: api.Throttled, Rate: 4.25, Up: 12, Seen: ago(0),
+	add("carol d", api.Summary{Tier: "free", State: api.Throttled, Rate: 4.25, Refused: 7.5, Up: 12, Seen: ago(0),
 		Near: &api.Near{Limit: "PUT", Max: 4, Window: 1, Mode: "enforce", Used: 5}})
 	add("~AB", api.Summary{Tier: "free", State: api.Blocked, InProgress: 7, Seen: ago(200 * time.Second),
 		Near: &api.Near{Limit: "concurrent", Max: 8, Mode: "dry-run", Used: 7}})

@@ -24,6 +24,7 @@ var userColumns = []column{
 	{"tier", "tier", false},
 	{"state", "state", false},
 	{"rate/s", "rate/s", true},
+	{"refused/s", "refused/s", true},
 	{"in progress", "in_progress", true},
 	{"down", "down_B/s", true},
 	{"up", "up_B/s", true},
@@ -143,7 +144,7 @@ func formatRow(u ranked, now time.Time, people bool) []string {
 	}
 	return []string{
 		terminal.QuoteWord(u.User), terminal.QuoteWord(u.Tier), terminal.QuoteWord(string(u.State)),
-		strconv.FormatFloat(u.Rate, 'f', 1, 64), strconv.Itoa(u.InProgress),
+		strconv.FormatFloat(u.Rate, 'f', 1, 64), strconv.FormatFloat(u.Refused, 'f', 1, 64), strconv.Itoa(u.InProgress),
 		number(strconv.FormatInt(u.Down, 10), strings.ReplaceAll(terms.PerSecond(u.Down), " ", "")),
 		number(strconv.FormatInt(u.Up, 10), strings.ReplaceAll(terms.PerSecond(u.Up), " ", "")),
 		limit, used,

@@ -26,8 +26,8 @@ func TestTopForPeople(t *testing.T) {
 	p.Sort, p.Leading, p.Dropped = api.ByRate, false, 3
 	p.Ranked[0].Seen = apitest.Noon.Add(-200 * time.Second)
 	want := `2026-11-20T12:00:00Z  polygen one, following, limits version 0123456789ab, users seen: 12 (forgotten, because there were too many: 3), by rate
-user   tier  state  rate/s  in progress      down    up  nearest  used   seen
-alice  pro   ok       80.0            3  1.5MiB/s  0B/s  GET       80%  3m20s`
+user   tier  state  rate/s  refused/s  in progress      down    up  nearest  used   seen
+alice  pro   ok       80.0        0.0            3  1.5MiB/s  0B/s  GET       80%  3m20s`
 	if diff := cmp.Diff(want, strings.Join(formatTable(p, true, 0), "\n")); diff != "" {
 		t.Errorf("table() (-want +got):\n%s", diff)
 	}
@@ -108,10 +108,10 @@ func TestScreen(t *testing.T) {
 	}
 	drawn("the first scrolls what was there away, and the last row stays free", s.showPicture(p), strings.Repeat("\n", 5)+
 		"\x1b[H\x1b[K2026-11-20T12:00:00Z  polygen one, following, limits version v, users…\n"+
-		"\x1b[Kuser      tier  state  rate/s  in progress  down    up  nearest  used…\n"+
-		"\x1b[Ka         t     ok        0.0            0  0B/s  0B/s  -           -…\n"+
-		"\x1b[Ka-long-…  t     ok        0.0            0  0B/s  0B/s  -           -…\n"+
-		"\x1b[K日本語…   t     ok        0.0            0  0B/s  0B/s  -           -…\n\x1b[J")
+		"\x1b[Kuser      tier  state  rate/s  refused/s  in progress  down    up  ne…\n"+
+		"\x1b[Ka         t     ok        0.0        0.0            0  0B/s  0B/s  - …\n"+
+		"\x1b[Ka-long-…  t     ok        0.0        0.0            0  0B/s  0B/s  - …\n"+
+		"\x1b[K日本語…   t     ok        0.0        0.0            0  0B/s  0B/s  - …\n\x1b[J")
 	columns, rows = 20, 4
 	small := "\x1b[H\x1b[K2026-11-20T12:00:00…\n\x1b[Kuser      tier  sta…\n\x1b[Ka         t     ok …\n\x1b[J"
 	drawn("a terminal that became smaller", s.showPicture(p), small)

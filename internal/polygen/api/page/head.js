@@ -11,6 +11,7 @@ const height = 24;
 
 const tiles = [
   ["rate", "Requests/s", count],
+  ["refused", "Refused/s", count],
   ["in_progress", "In progress", count],
   ["down", "Down", rate],
   ["up", "Up", rate],

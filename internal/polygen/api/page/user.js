@@ -72,12 +72,14 @@ const budgets = new List($("user-budgets"), {
 const started = new List($("user-started"), {
   key: (s) => s.class,
   make: (s) => {
-    const p = { rate: number(), limit: el("td") };
-    p.node = el("tr", {}, el("th", { scope: "row" }, s.class === "*" ? "all together" : shown(s.class)), p.rate, p.limit);
+    const p = { offered: number(), admitted: number(), refused: number(), limit: el("td") };
+    p.node = el("tr", {}, el("th", { scope: "row" }, s.class === "*" ? "all together" : shown(s.class)), p.offered, p.admitted, p.refused, p.limit);
     return p;
   },
   update: (p, s) => {
-    text(p.rate, count(s.rate));
+    text(p.offered, count(s.admitted + s.refused));
+    text(p.admitted, count(s.admitted));
+    text(p.refused, count(s.refused));
     text(p.limit, s.limit || "no limit of its own");
   },
 });
@@ -190,15 +192,18 @@ export function showUser(live, held) {
   charts.live(user, now);
 }
 
-// startedOf are the requests that a user starts, all of them first, then by their number,
+// startedOf are the requests that a user offers, all of them first, then by their number,
 // each with the limits that are of that class.
 function startedOf(user) {
-  const rates = user.started ?? {};
-  return Object.keys(rates)
-    .sort((a, b) => (b === "*") - (a === "*") || rates[b] - rates[a] || (a < b ? -1 : 1))
+  const admitted = user.started ?? {};
+  const refused = user.refused ?? {};
+  const offered = (name) => (admitted[name] ?? 0) + (refused[name] ?? 0);
+  return Object.keys({ ...admitted, ...refused })
+    .sort((a, b) => (b === "*") - (a === "*") || offered(b) - offered(a) || (a < b ? -1 : 1))
     .map((name) => ({
       class: name,
-      rate: rates[name],
+      admitted: admitted[name] ?? 0,
+      refused: refused[name] ?? 0,
       limit: user.limits.filter((l) => l.window && !l.unit && l.name.split("/")[0] === name).map((l) => `${exact(l.max)} per ${windowOf(l.window)}`).join(", "),
     }));
 }

@@ -24,6 +24,7 @@ const table = new List(body, {
       fill: el("span", { class: "fill" }),
       bar: null,
       rate: cell("Requests/s", "number"),
+      refused: cell("Refused/s", "number"),
       running: cell("In progress", "number"),
       down: cell("Down", "number"),
       up: cell("Up", "number"),
@@ -34,7 +35,7 @@ const table = new List(body, {
     state.append(part.state);
     const use = cell("Nearest limit", "use");
     use.append(el("span", { class: "use-line" }, part.use, part.part), part.bar);
-    part.node = el("tr", { role: "row" }, head, part.tier, state, use, part.rate, part.running, part.down, part.up, part.seen);
+    part.node = el("tr", { role: "row" }, head, part.tier, state, use, part.rate, part.refused, part.running, part.down, part.up, part.seen);
     return part;
   },
   update(part, u) {
@@ -51,6 +52,7 @@ const table = new List(body, {
     const wide = Math.min(100, Math.round(used * 100)) + "%";
     if (part.fill.style.width !== wide) part.fill.style.width = wide;
     text(part.rate, count(u.rate));
+    text(part.refused, u.refused ? count(u.refused) : "");
     text(part.running, exact(u.in_progress));
     text(part.down, rate(u.down));
     text(part.up, rate(u.up));
