@@ -2,22 +2,48 @@ package haproxy
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 )
 
 // Process is what a HAProxy with a configuration of its own says itself, or leaves to Sluice.
 type Process struct {
-	// LocalPeer is what it calls itself among peers; empty: it says nothing, and is called LocalPeer. It may be a variable of
-	// HAProxy's environment.
-	LocalPeer string
-	// Bools is that it says how Lua's booleans are converted, or has loaded Lua before it could be said.
-	Bools bool
+	LocalPeer bool // it says what it calls itself among peers, or has peers, which know its name
+	Bools     bool // it says how Lua's booleans are converted, or has loaded Lua before it could be said
+	// FirstCounter is the first of three sticky counters that nothing else uses. HAProxy before 2.8 has no more than 0 to 2.
+	FirstCounter int
+}
+
+// StickyCounters is how many of them HAProxy has to have.
+func (p Process) StickyCounters() int { return p.FirstCounter + 3 }
+
+// counter is a sticky counter in a rule or in a sample. Two of their names have a number of something else first.
+var counter = regexp.MustCompile(`\bsc(\d+)_|\b(?:track-sc|sc-[a-z0-9-]+\((?:\d+,)?|sc_(?:(?:get_gp[ct]|gpc_rate|(?:inc|clr)_gpc)\(\d+,|[a-z0-9_]+\())(\d+)`)
+
+// CountersIn are the sticky counters that rules and samples use.
+func CountersIn(text string) []int {
+	var numbers []int
+	for _, m := range counter.FindAllStringSubmatch(text, -1) {
+		n, _ := strconv.Atoi(m[1] + m[2]) // one of them is empty
+		numbers = append(numbers, n)
+	}
+	return numbers
+}
+
+// behindTheirs moves the sticky counters in a text of ours, each of one digit at the end of what counter matches.
+func (p Process) behindTheirs(text string) string {
+	return counter.ReplaceAllStringFunc(text, func(use string) string {
+		number := len(use) - 1
+		return use[:number] + strconv.Itoa(p.FirstCounter+int(use[number]-'0'))
+	})
 }
 
 // Lines is what a configuration of somebody's own needs so that Sluice's limits hold in it.
 type Lines struct {
 	Process  string            // a section global, and the tables and backends that all frontends share; before any defaults
-	Frontend string            // of each frontend: behind its http-request rules, before its use_backend rules
+	Frontend string            // of each frontend: behind its http-request rules, before its redirect rules
+	Choice   string            // of each frontend: behind its redirect rules, before its use_backend rules
 	Files    map[string]string // what these lines read, by their names in the folder
 }
 
@@ -29,22 +55,19 @@ func (c Config) Beside(folder string, p Process) (Lines, error) {
 	if err != nil {
 		return Lines{}, fmt.Errorf("haproxy configuration: %w", err)
 	}
-	v.Into, v.Folder, v.Bools = true, folder, p.Bools
-	if p.LocalPeer != "" {
-		v.LocalPeer, v.TheirPeer = p.LocalPeer, true
-	}
+	v.Into, v.Folder, v.Process = true, folder, p
 	lines := Lines{}
-	if lines.Process, err = render(haproxyTemplate, "beside process", v); err != nil {
-		return Lines{}, err
+	for block, text := range map[string]*string{"process": &lines.Process, "frontend": &lines.Frontend, "choice": &lines.Choice} {
+		if *text, err = render(haproxyTemplate, "beside "+block, v); err != nil {
+			return Lines{}, err
+		}
+		*text = p.behindTheirs(withoutComments(*text))
 	}
-	if lines.Frontend, err = render(haproxyTemplate, "beside frontend", v); err != nil {
-		return Lines{}, err
-	}
-	lines.Process, lines.Frontend = withoutComments(lines.Process), withoutComments(lines.Frontend)
 	if lines.Files, err = c.filesOf(v); err != nil {
 		return Lines{}, fmt.Errorf("haproxy configuration: %w", err)
 	}
 	delete(lines.Files, written[0]) // theirs is in its place
+	lines.Files["spoe.cfg"] = p.behindTheirs(lines.Files["spoe.cfg"])
 	return lines, nil
 }
 

@@ -12,28 +12,38 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// writeBeside is Write for a configuration of somebody's own.
-func writeBeside(dir string, c Config) (file string, env []string, err error) {
-	if env, err = c.env(); err != nil {
-		return "", nil, err
-	}
-	lines, err := c.Beside(dir, Process{})
-	if err != nil {
-		return "", nil, err
-	}
-	if err := os.MkdirAll(filepath.Join(dir, "lua"), 0o755); err != nil {
-		return "", nil, err
-	}
-	lines.Files["theirs.cfg"] = strings.NewReplacer(
-		"\ndefaults\n", "\n"+lines.Process+"defaults\n",
-		"    use_backend files", lines.Frontend+"    use_backend files",
-	).Replace(testkit.Theirs)
-	for name, text := range lines.Files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+// theirCounters are the sticky counters of a frontend of somebody's own: all that HAProxy before 2.8 has.
+const theirCounters = "    http-request track-sc0 src table theirs\n    http-request track-sc1 src table theirs\n    http-request track-sc2 src table theirs\n"
+
+// writeBeside is Write for a configuration of somebody's own. Its frontend uses counters 0 to 2 where HAProxy has others for Sluice.
+func writeBeside(t testing.TB) func(dir string, c Config) (file string, env []string, err error) {
+	return func(dir string, c Config) (file string, env []string, err error) {
+		if env, err = c.env(); err != nil {
 			return "", nil, err
 		}
+		process, theirs := Process{}, testkit.Theirs
+		if versionAtLeast(t, 2, 8) {
+			process.FirstCounter = 3
+			theirs = strings.Replace(theirs, "    acl refused", theirCounters+"    acl refused", 1) + "backend theirs\n    stick-table type ip size 100 store gpc0\n"
+		}
+		lines, err := c.Beside(dir, process)
+		if err != nil {
+			return "", nil, err
+		}
+		if err := os.MkdirAll(filepath.Join(dir, "lua"), 0o755); err != nil {
+			return "", nil, err
+		}
+		lines.Files["theirs.cfg"] = strings.NewReplacer(
+			"\ndefaults\n", "\n"+lines.Process+"defaults\n",
+			"    use_backend files", lines.Frontend+lines.Choice+"    use_backend files",
+		).Replace(theirs)
+		for name, text := range lines.Files {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				return "", nil, err
+			}
+		}
+		return filepath.Join(dir, "theirs.cfg"), env, nil
 	}
-	return filepath.Join(dir, "theirs.cfg"), env, nil
 }
 
 // besideAddresses are the lines with everything that refuses by itself.

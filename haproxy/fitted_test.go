@@ -33,7 +33,7 @@ func TestRenderedFilesAreValid(t *testing.T) {
 		{"all of that", Config{Exempt: limits.Exempt{Addresses: []string{"::1"}, Paths: []string{"/a", "/a/*"}}, Costs: units, Classes: limits.S3Classes(),
 			Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Minute, Requests: 1, Concurrent: 1}}},
 	} {
-		for name, write := range map[string]func(string, Config) (string, []string, error){"ours": Write, "beside": writeBeside} {
+		for name, write := range map[string]func(string, Config) (string, []string, error){"ours": Write, "beside": writeBeside(t)} {
 			for _, env := range [][]string{nil, {"SLUICE_CREDIT=off"}, {accessLog, "SLUICE_UNREADABLE=deny", "SLUICE_ORIGIN_MAXCONN=5", "SLUICE_RATELIMIT=all"}} {
 				t.Run(fmt.Sprint(row.name, " ", name, " ", env), func(t *testing.T) {
 					t.Parallel()

@@ -589,7 +589,7 @@ func newRig(t testing.TB, s setup) *rig {
 	}
 	write := Write
 	if s.beside {
-		write = writeBeside
+		write = writeBeside(t)
 	}
 	file, env, err := write(dir, c)
 	if err != nil {

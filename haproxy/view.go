@@ -36,11 +36,9 @@ func parse(source string) *template.Template {
 // view is what the templates render.
 type view struct {
 	// Into is whether the rules are for a configuration of somebody's own, which has its own access log, servers and defaults.
-	Into      bool
-	Folder    string // of the files that the rules read, if the environment does not name one
-	LocalPeer string // what HAProxy calls itself among peers
-	TheirPeer bool   // the configuration says that itself
-	Bools     bool   // it says how Lua's booleans are converted
+	Into    bool
+	Folder  string // of the files that the rules read, if the environment does not name one
+	Process        // of that configuration
 
 	Fitted   bool // only what the limit file and the chain need
 	Chain    []chainLink
@@ -72,7 +70,7 @@ type view struct {
 // newView returns the view of c, or which field of it is wrong.
 func (c Config) newView() (view, error) {
 	v := view{
-		Folder: ".", LocalPeer: LocalPeer, Fitted: c.Fitted, Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth, LendsShares: c.lendsShares(),
+		Folder: ".", Fitted: c.Fitted, Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth, LendsShares: c.lendsShares(),
 		UnheardCounter: 2, SmallBuffers: 65536, ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
 	}
 	chain, err := ParseIdentify(cmp.Or(c.Identify, TryOut))

@@ -68,8 +68,8 @@ func (h *forHAProxy) writeFiles(stdout, stderr io.Writer) error {
 	if h.Into != "" {
 		return h.intoTheirs.execute(c, stdout, stderr)
 	}
-	if h.Write || h.Remove || len(h.Frontend) > 0 || len(h.Config) > 0 {
-		return errors.New("--frontend, --config, --write and --remove belong to --into FILE")
+	if h.Write || h.Check || h.Remove || len(h.Frontend) > 0 || len(h.Config) > 0 {
+		return errors.New("--frontend, --config, --write, --check and --remove belong to --into FILE")
 	}
 	addresses, paths := len(c.Exempt.Addresses), len(c.Exempt.Paths)
 	if h.Out == "" {

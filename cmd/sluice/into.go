@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -18,15 +21,23 @@ import (
 	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
-// intoTheirs is what of "sluice haproxy" is about a configuration of somebody's own.
+// intoTheirs is what of "sluice haproxy" is about an operator's own configuration.
 type intoTheirs struct {
-	Into     string   `help:"A haproxy.cfg of your own: show the lines that limits need in it, as a diff." predictor:"file" placeholder:"FILE"`
+	Into     string   `help:"A haproxy.cfg of your own, or a folder of such files: show the lines that limits need in it, as a diff." predictor:"file" placeholder:"FILE"`
 	Frontend []string `help:"With --into: a frontend whose requests are limited; repeat it for several. The lines are taken out of all others. Default: those that have them." placeholder:"NAME"`
-	Config   []string `help:"With --into: the files that HAProxy is started with (-f), in their order, if there are more than that one." predictor:"file" placeholder:"FILE"`
+	Config   []string `help:"With --into: the files and folders that HAProxy is started with (-f), in their order, if there are more than that one. Lines go into each file that needs some." predictor:"file" placeholder:"FILE"`
 	Folder   string   `help:"With --into: where the files go that the lines read." default:"/etc/sluice/haproxy" predictor:"file" placeholder:"DIR"`
 	HAProxy  string   `name:"haproxy" help:"With --into: the HAProxy that checks the result." default:"haproxy" predictor:"file" placeholder:"PATH"`
 	Write    bool     `help:"With --into: write it." xor:"change"`
+	Check    bool     `help:"With --into: exit with 1 unless its lines are there, in their places." xor:"change"`
 	Remove   bool     `help:"With --into: take all lines out again." xor:"change"`
+}
+
+// A configuration is of somebody's own.
+type configuration struct {
+	into.Config
+	names                   []string
+	before, without, wanted []string // the files as they are, without our lines, and as they are to be
 }
 
 // execute shows or writes the change. The configuration is fitted to c.
@@ -35,146 +46,129 @@ func (o *intoTheirs) execute(c haproxy.Config, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	wanted, files := theirs.without, map[string]string(nil)
+	var files map[string]string
 	if !o.Remove {
-		lines, err := o.lines(c, &theirs, stderr)
-		if err != nil {
+		if files, err = o.putLines(c, theirs, stderr); err != nil {
 			return err
 		}
-		files = lines.Files
-		if wanted, err = theirs.put(lines); err != nil {
-			return fmt.Errorf("%s: %w", o.Into, err)
+	}
+	theirs.wanted = theirs.Texts()
+	for i, name := range theirs.names {
+		change := unified.Diff(name, []byte(theirs.before[i]), name+" (with Sluice)", []byte(theirs.wanted[i]))
+		if len(change) == 0 {
+			change = []byte(name + " stays as it is.\n")
+		}
+		if _, err := stdout.Write(change); err != nil {
+			return err
 		}
 	}
-	if err := showChange(stdout, o.Into, theirs.text, wanted); err != nil {
-		return err
-	}
 	if !o.Remove {
-		fmt.Fprintf(stdout, "Files that these lines read, in %s: %s\n", o.Folder, strings.Join(slices.Sorted(keysOf(files)), ", "))
+		fmt.Fprintf(stdout, "Files that these lines read, in %s: %s\n", o.Folder, strings.Join(slices.Sorted(maps.Keys(files)), ", "))
+	}
+	if o.Check && !slices.Equal(theirs.before, theirs.wanted) {
+		return errors.New("the lines are not as --write would have them")
 	}
 	if !o.Write && !o.Remove {
 		_, err := fmt.Fprintln(stdout, "Nothing is written without --write.")
 		return err
 	}
-	if err := o.check(wanted, files, stderr); err != nil {
+	if err := o.check(theirs, files, stderr); err != nil {
 		return err
 	}
-	return o.write(theirs.text, wanted, files, stdout)
+	return o.write(theirs, files, stdout)
 }
 
-func keysOf(files map[string]string) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		for name := range files {
-			if !yield(name) {
-				return
-			}
+// read reads all files.
+func (o *intoTheirs) read() (*configuration, error) {
+	target := configFiles([]string{o.Into})
+	theirs := &configuration{names: configFiles(o.Config)}
+	if len(o.Config) == 0 {
+		theirs.names = target
+	}
+	for _, name := range target {
+		if !slices.Contains(theirs.names, name) {
+			return nil, fmt.Errorf("--config names the files that HAProxy is started with, and %s is not among them", name)
 		}
 	}
-}
-
-// showChange prints a unified diff, or that there is none.
-func showChange(w io.Writer, file, before, after string) error {
-	change := unified.Diff(file, []byte(before), file+" (with Sluice)", []byte(after))
-	if len(change) == 0 {
-		_, err := fmt.Fprintf(w, "%s stays as it is.\n", file)
-		return err
-	}
-	_, err := w.Write(change)
-	return err
-}
-
-type configuration struct {
-	into.Set             // without blocks
-	text, without string // of the file that is changed: as it is, and without blocks
-	frontends     []string
-}
-
-// read reads all files, and takes our lines out of them in memory.
-func (o *intoTheirs) read() (configuration, error) {
-	theirs := configuration{frontends: o.Frontend}
-	names := o.Config
-	if len(names) == 0 {
-		names = []string{o.Into}
-	}
-	theirs.Target = slices.Index(names, o.Into)
-	if theirs.Target < 0 {
-		return theirs, fmt.Errorf("--config names the files that HAProxy is started with, and %s is not among them", o.Into)
-	}
-	for i, name := range names {
+	for _, name := range theirs.names {
 		text, err := os.ReadFile(name)
 		if err != nil {
-			return theirs, err
+			return nil, err
 		}
-		file := into.Parse(string(text))
-		without, err := file.Without()
-		if err != nil {
-			return theirs, fmt.Errorf("%s: %w", name, err)
+		if err := theirs.Add(name, string(text)); err != nil {
+			return nil, err
 		}
-		if i == theirs.Target {
-			theirs.text, theirs.without = string(text), without.String()
-			if len(theirs.frontends) == 0 {
-				theirs.frontends = file.Blocked()
-			}
-		}
-		theirs.Names, theirs.Files = append(theirs.Names, name), append(theirs.Files, without)
+		theirs.before = append(theirs.before, string(text))
 	}
+	theirs.without = theirs.Texts()
 	return theirs, nil
 }
 
-// lines are those that the configuration needs. What its owner has to know is told; an error if they cannot work in it.
-func (o *intoTheirs) lines(c haproxy.Config, theirs *configuration, stderr io.Writer) (haproxy.Lines, error) {
-	if len(theirs.frontends) == 0 {
-		return haproxy.Lines{}, errors.New("which frontend? Name it with --frontend NAME")
+// configFiles are the files that HAProxy reads for -f: of a folder its *.cfg, in their order.
+func configFiles(paths []string) []string {
+	var files []string
+	for _, path := range paths {
+		in, _ := fs.Glob(os.DirFS(path), "[^.]*.cfg") // an error comes again when the file is read
+		if len(in) == 0 {
+			files = append(files, filepath.Clean(path))
+		}
+		for _, name := range in {
+			files = append(files, filepath.Join(path, name))
+		}
 	}
-	folder, err := filepath.Abs(o.Folder)
-	if err != nil {
-		return haproxy.Lines{}, err
+	return files
+}
+
+// putLines puts in the lines that the configuration needs, and returns the files that they read. Findings go to stderr; an error if the
+// lines cannot work in it.
+func (o *intoTheirs) putLines(c haproxy.Config, theirs *configuration, stderr io.Writer) (files map[string]string, err error) {
+	if len(o.Frontend) == 0 {
+		o.Frontend = theirs.Blocked
+	}
+	if len(o.Frontend) == 0 {
+		return nil, errors.New("which frontend? Name it with --frontend NAME")
+	}
+	if o.Folder, err = filepath.Abs(o.Folder); err != nil {
+		return nil, err
 	}
 	// It stands in rules, between quotes.
-	if strings.ContainsAny(folder, "\"'\\$ \t\n{}#") {
-		return haproxy.Lines{}, fmt.Errorf("folder %q: want a path without blanks, quotes and signs that mean something to HAProxy", folder)
+	if strings.ContainsAny(o.Folder, "\"'\\$ \t\n{}#") {
+		return nil, fmt.Errorf("folder %q: want a path without blanks, quotes and signs that mean something to HAProxy", o.Folder)
 	}
-	peer, bools := theirs.Process()
-	lines, err := c.Beside(folder, haproxy.Process{LocalPeer: peer, Bools: bools})
+	bandwidth := !c.Fitted || c.Bandwidth
+	ofBuild, moreCounters := o.examineBuild(bandwidth)
+	lines, err := c.Beside(o.Folder, theirs.Process(moreCounters))
 	if err != nil {
-		return lines, err
+		return nil, err
 	}
-	ours := into.Ours{Process: lines.Process, Frontend: lines.Frontend, Frontends: theirs.frontends, Bandwidth: !c.Fitted || c.Bandwidth, Costs: len(c.Costs) > 0}
-	found := append(theirs.Find(ours), o.examineBuild(ours)...)
+	ours := into.Ours{
+		Process: lines.Process, Frontend: lines.Frontend, Choice: lines.Choice, Frontends: o.Frontend,
+		Bandwidth: bandwidth, Costs: len(c.Costs) > 0, Paths: len(c.Classes)+len(c.Exempt.Paths) > 0,
+	}
 	fatal := 0
-	for _, f := range found {
+	for _, f := range append(theirs.Find(ours), ofBuild...) {
 		fmt.Fprintln(stderr, f)
 		if f.Fatal {
 			fatal++
 		}
 	}
 	if fatal > 0 {
-		return lines, fmt.Errorf("%d thing(s) in this configuration cannot coexist with Sluice: nothing is written", fatal)
+		return nil, fmt.Errorf("%d thing(s) in this configuration cannot coexist with Sluice: nothing is written", fatal)
 	}
-	return lines, nil
-}
-
-func (c *configuration) put(lines haproxy.Lines) (string, error) {
-	file := c.Files[c.Target]
-	blocks := into.Blocks{Process: lines.Process, Sections: map[int]string{}}
-	for i, s := range file.Sections {
-		if (s.Kind == "frontend" || s.Kind == "listen") && slices.Contains(c.frontends, s.Name) {
-			blocks.Sections[i] = lines.Frontend
-		}
-	}
-	return file.With(blocks)
+	return lines.Files, theirs.With(ours)
 }
 
 // examineBuild looks at HAProxy itself. One that is not on this machine is no error before something is written.
-func (o *intoTheirs) examineBuild(ours into.Ours) []into.Finding {
+func (o *intoTheirs) examineBuild(bandwidth bool) (found []into.Finding, moreCounters bool) {
 	out, err := exec.Command(o.HAProxy, "-vv").Output()
 	if err != nil {
-		return []into.Finding{{File: o.HAProxy, What: fmt.Sprintf("it cannot be asked for its version (%v); Sluice needs HAProxy %s or newer, with Lua", err, haproxy.MinVersion)}}
+		return []into.Finding{{File: o.HAProxy, What: fmt.Sprintf("it cannot be asked for its version (%v); Sluice needs HAProxy %s or newer, with Lua", err, haproxy.MinVersion)}}, false
 	}
-	return into.FindInBuild(o.HAProxy, string(out), ours)
+	return into.FindInBuild(o.HAProxy, string(out), bandwidth)
 }
 
-func (o *intoTheirs) check(wanted string, files map[string]string, stderr io.Writer) error {
+// check has HAProxy read the configuration without our lines and with them, and shows its new warnings.
+func (o *intoTheirs) check(theirs *configuration, files map[string]string, stderr io.Writer) error {
 	folder, err := os.MkdirTemp("", "sluice")
 	if err != nil {
 		return err
@@ -183,37 +177,69 @@ func (o *intoTheirs) check(wanted string, files map[string]string, stderr io.Wri
 	if err := writeFolder(folder, files); err != nil {
 		return err
 	}
-	// Beside the file, whose folder "default-path config" means. Hidden and without the ending .cfg, for HAProxy may be
-	// started with the whole folder.
-	result, err := writeTemporary(o.Into, wanted)
-	if err != nil {
+	// Not by the environment: a configuration may have HAProxy forget it.
+	there := slices.Clone(theirs.wanted)
+	for i := range there {
+		there[i] = strings.ReplaceAll(there[i], "${SLUICE_CFG_DIR-"+o.Folder+"}", folder)
+	}
+	before, refused := o.ask(theirs, theirs.without)
+	after, err := o.ask(theirs, there)
+	_, exited := errors.AsType[*exec.ExitError](err)
+	switch {
+	case err != nil && !exited:
 		return err
+	case err != nil && refused != nil:
+		return fmt.Errorf("haproxy -c refuses the configuration without Sluice's lines, so nothing is written. It may want the environment of its service, another folder, or another --haproxy: %w\n%s", err, before)
+	case err != nil:
+		return fmt.Errorf("haproxy -c refuses the result, so nothing is written: %w\n%s", err, after)
 	}
-	defer os.Remove(result)
-	args := []string{"-c"}
-	for _, name := range o.Config {
-		if name == o.Into {
-			name = result
-		}
-		args = append(args, "-f", name)
-	}
-	if len(o.Config) == 0 {
-		args = append(args, "-f", result)
-	}
-	cmd := exec.Command(o.HAProxy, args...)
-	cmd.Env = append(os.Environ(), "SLUICE_CFG_DIR="+folder)
-	out, err := cmd.CombinedOutput()
-	said := strings.ReplaceAll(string(out), result, o.Into)
-	if err != nil {
-		return fmt.Errorf("haproxy -c refuses the result, so nothing is written: %w\n%s", err, said)
-	}
-	_, err = io.WriteString(stderr, said)
+	_, err = io.WriteString(stderr, newLines(before, after))
 	return err
 }
 
+// ask is what haproxy -c says about the configuration with these texts.
+func (o *intoTheirs) ask(theirs *configuration, texts []string) (said string, err error) {
+	args := []string{"-c"}
+	var names []string
+	for i, name := range theirs.names {
+		if texts[i] != theirs.before[i] {
+			// Next to the file, whose folder "default-path config" means. Hidden and without the ending .cfg, because HAProxy may be
+			// started with the whole folder.
+			temporary, err := writeTemporary(name, texts[i])
+			if err != nil {
+				return "", err
+			}
+			defer os.Remove(temporary)
+			names = append(names, temporary, name)
+			name = temporary
+		}
+		args = append(args, "-f", name)
+	}
+	out, err := exec.Command(o.HAProxy, args...).CombinedOutput()
+	return strings.NewReplacer(names...).Replace(string(out)), err
+}
+
+var digits = regexp.MustCompile(`[0-9]+`)
+
+// newLines are the lines of what HAProxy says now that it did not say before. Its process and the numbers of lines are others.
+func newLines(before, now string) string {
+	said := map[string]int{}
+	for line := range strings.Lines(before) {
+		said[digits.ReplaceAllString(line, "")]++
+	}
+	var b strings.Builder
+	for line := range strings.Lines(now) {
+		key := digits.ReplaceAllString(line, "")
+		if said[key]--; said[key] < 0 {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
 // write changes the files on disk, the configuration last.
-func (o *intoTheirs) write(before, wanted string, files map[string]string, stdout io.Writer) error {
-	if files != nil {
+func (o *intoTheirs) write(theirs *configuration, files map[string]string, stdout io.Writer) error {
+	if !o.Remove {
 		foreign, err := haproxy.Foreign(o.Folder)
 		if err != nil {
 			return err
@@ -225,27 +251,45 @@ func (o *intoTheirs) write(before, wanted string, files map[string]string, stdou
 			return err
 		}
 	}
-	if before == wanted {
+	if slices.Equal(theirs.before, theirs.wanted) {
 		said := "The files are written anew."
-		if files == nil {
+		if o.Remove {
 			said = "There are no lines of Sluice's to take out."
 		}
 		_, err := fmt.Fprintln(stdout, said)
 		return err
 	}
-	// A link stays one.
-	file, err := filepath.EvalSymlinks(o.Into)
-	if err != nil {
-		return err
+	for i, name := range theirs.names {
+		before, wanted := theirs.before[i], theirs.wanted[i]
+		if before == wanted {
+			continue
+		}
+		// A link stays one.
+		file, err := filepath.EvalSymlinks(name)
+		if err != nil {
+			return err
+		}
+		// The first one stays: it is the file before Sluice.
+		backup := file + ".before-sluice"
+		if _, err := os.Stat(backup); err != nil || !strings.Contains(before, into.BeginMark) {
+			if err := replaceFile(backup, file, theirs.without[i]); err != nil {
+				return err
+			}
+		}
+		if err := replaceFile(file, file, wanted); err != nil {
+			return err
+		}
+		fmt.Fprintf(stdout, "%s is written; as it was before Sluice it is %s.\n", file, backup)
 	}
-	backup := file + ".before-sluice"
-	if err := replaceFile(backup, file, before); err != nil {
-		return err
+	next := "Reload HAProxy."
+	if !o.Remove {
+		// haproxy -c binds no sockets.
+		fmt.Fprintln(stdout, "HAProxy does not start without /run/sluice: have it made at each boot (tmpfiles.d), or set SLUICE_PEER and SLUICE_RUNTIME.")
+		if _, err := os.Stat("/run/sluice"); err != nil {
+			next = "It is NOT there now: install -d -m 2770 -g haproxy /run/sluice. Reload HAProxy then."
+		}
 	}
-	if err := replaceFile(file, file, wanted); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(stdout, "%s is written; as it was before it is %s. Reload HAProxy.\n", file, backup)
+	_, err := fmt.Fprintln(stdout, next)
 	return err
 }
 
@@ -284,7 +328,7 @@ func replaceFile(file, like, text string) error {
 	return os.Rename(temporary, file)
 }
 
-// writeTemporary writes a hidden file beside another one, for its owner alone.
+// writeTemporary writes a hidden file next to another one, for its owner alone.
 func writeTemporary(beside, text string) (name string, err error) {
 	f, err := os.CreateTemp(filepath.Dir(beside), "."+filepath.Base(beside)+".")
 	if err != nil {

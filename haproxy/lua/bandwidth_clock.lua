@@ -37,6 +37,8 @@ Clock.GRACE = 16
 -- A sender asks again after so many ms at the latest: its share may have changed, or others
 -- have lost tickets, LATE - GRACE ago at most. At the soonest it is HAProxy's resolution.
 Clock.LATEST, Clock.SOONEST = 80, 1
+-- The sticky counter by which the user is tracked.
+Clock.counter = 1
 
 local TICKET, SKIP, LATE, LEAST, SLOWEST = Clock.TICKET, Clock.SKIP, Clock.LATE, Clock.LEAST, Clock.SLOWEST
 local SMALL, SMALL_MOST, QUICK, AHEAD = Clock.SMALL, Clock.SMALL_MOST, Clock.QUICK, Clock.AHEAD
@@ -70,9 +72,9 @@ function Clock.new(d, rate)
 end
 
 -- rebase is the base that lets the next ticket be used now if the user was idle, else nil.
--- f are HAProxy's sample fetches, with the user tracked as sticky counter 1.
+-- f are HAProxy's sample fetches, with the user tracked.
 function Clock.rebase(c, now, f)
-	local base, sold, skipped = f:sc_get_gpt(c.base, 1), f:sc_get_gpc(c.sold, 1), f:sc_get_gpc(c.skipped, 1)
+	local base, sold, skipped = f:sc_get_gpt(c.base, Clock.counter), f:sc_get_gpc(c.sold, Clock.counter), f:sc_get_gpc(c.skipped, Clock.counter)
 	-- A new entry's base is no time at all; taken for one, it is to come on the last day
 	-- before time wraps.
 	if base == 0 and sold == 0 and skipped == 0 then return floor(now) % WRAP end
@@ -85,15 +87,15 @@ end
 -- buy sells the next tickets of a sender and returns when they may be used.
 local function buy(c, n, now, f)
 	local last
-	for _ = 1, n do last = f:sc_inc_gpc(c.sold, 1) end
+	for _ = 1, n do last = f:sc_inc_gpc(c.sold, Clock.counter) end
 	local sold = (last - n) * TICKET
-	local start = f:sc_get_gpt(c.base, 1) + sold + f:sc_get_gpc(c.skipped, 1) * SKIP
+	local start = f:sc_get_gpt(c.base, Clock.counter) + sold + f:sc_get_gpc(c.skipped, Clock.counter) * SKIP
 	-- Nobody used the time. One skip at a time: other threads may be at it as well, or
 	-- set the base meanwhile, which is the same time once more.
 	local skips = 0
 	while skips < MOST_SKIPS and since(now, start) > LATE do
-		local skipped = f:sc_inc_gpc(c.skipped, 1)
-		start = f:sc_get_gpt(c.base, 1) + sold + skipped * SKIP
+		local skipped = f:sc_inc_gpc(c.skipped, Clock.counter)
+		start = f:sc_get_gpt(c.base, Clock.counter) + sold + skipped * SKIP
 		skips = skips + 1
 	end
 	return start

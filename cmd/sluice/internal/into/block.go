@@ -1,209 +1,108 @@
 package into
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 )
 
-// The marks of a block of ours. What stands behind the first one's beginning is for people.
+// BeginMark is the beginning of the first line of a block of ours. The rest of that line is for people.
+const BeginMark = "# sluice: begin"
+
 const (
-	beginMark = "# sluice: begin"
 	endMark   = "# sluice: end"
-	beginText = beginMark + ` ("sluice haproxy --into" writes these lines and writes them anew: changes in here are lost. ` +
-		`Questions: https://github.com/sluice-qos/sluice, haproxy/README.md)`
+	beginText = BeginMark + ` (written by "sluice haproxy --into": changes in here are lost. %sQuestions: https://github.com/sluice-qos/sluice, haproxy/README.md)` + "\n"
+	aboveText = "http-request rules belong above: below they are skipped. "
 )
 
-// Blocks is what stands in a configuration for Sluice: a text before the first section that is not global, and one in each of some
-// sections.
-type Blocks struct {
-	Process  string
-	Sections map[int]string // by the index in File.Sections of the file without blocks
-}
-
-// Without is the configuration without our blocks, byte for byte as it was before they were put into it. A mark
-// without its other one is an error, for nobody knows then what is ours.
-func (f *File) Without() (*File, error) {
-	var b strings.Builder
-	var numbers []int
-	open, end := 0, "\n" // the line of the mark of a block that has not ended, and how that line ends
-	trim := false
-	for i, l := range f.lines {
-		mark := strings.TrimSpace(l.text)
-		switch begins := strings.HasPrefix(mark, beginMark); {
-		// As after a block was copied by hand. Which end is whose would be a guess, and a wrong one deletes lines of theirs.
-		case begins && open > 0:
-			return nil, fmt.Errorf("line %d: %q stands in the block that begins in line %d", i+1, beginMark, open)
-		case begins:
-			// As With ends all lines of a block, whatever ends the file's other lines.
-			if open = i + 1; strings.HasSuffix(l.text, "\r\n") {
-				end = "\r\n"
-			}
-		case mark == endMark && open == 0:
-			return nil, fmt.Errorf("line %d: %q stands here without %q before it", i+1, endMark, beginMark)
-		case mark == endMark:
-			open = 0
-			// The line before the block had no end then: it was the file's last one.
-			trim = i == len(f.lines)-1 && !strings.HasSuffix(l.text, "\n")
-		case open == 0:
-			b.WriteString(l.text)
-			numbers = append(numbers, l.number)
-		}
-	}
-	if open > 0 {
-		return nil, fmt.Errorf("line %d: %q has no %q behind it", open, beginMark, endMark)
-	}
-	text := b.String()
-	if trim {
-		text = strings.TrimSuffix(text, end)
-	}
-	without := Parse(text)
-	// What is found is told by the lines of the file that its owner has, with the blocks.
-	for i := range without.lines {
-		without.lines[i].number = numbers[i]
-	}
-	return without, nil
-}
-
-// Blocked are the frontends and listens that have a block, in their order.
-func (f *File) Blocked() []string {
-	var names []string
-	for _, l := range f.lines {
-		if !l.ours || l.section < 0 {
-			continue
-		}
-		s := f.Sections[l.section]
-		// The block of the process stands behind their global section, and has sections of ours.
-		limited := (s.Kind == "frontend" || s.Kind == "listen") && !f.lines[s.head].ours
-		if limited && !slices.Contains(names, s.Name) {
-			names = append(names, s.Name)
-		}
-	}
-	return names
-}
-
-// With is a configuration without blocks with these in it.
-func (f *File) With(blocks Blocks) (string, error) {
-	// Marks of ours would end a block that they do not belong to.
-	if f.hasMarks() {
-		return "", errors.New("there are marks of blocks in it already")
-	}
-	at := map[int]string{}
-	if blocks.Process != "" {
-		at[f.placeOfProcess()] = blocks.Process
-	}
-	for section, text := range blocks.Sections {
-		// Before anything is written, for half of the blocks would be worse than none.
-		place, err := f.placeIn(section)
+// With puts our lines in: those of the process before the first section that is not global, those of the frontends where they are. After
+// an error nothing is to be written.
+func (c *Config) With(o Ours) error {
+	c.putProcess(fmt.Sprintf(beginText, "") + o.Process + endMark + "\n")
+	for _, x := range c.limited(o) {
+		rules, choice, err := x.places()
 		if err != nil {
-			return "", err
+			return err
 		}
-		at[place] = text
-	}
-	end := "\n"
-	// As the file's own lines, so that editors and git do not show two kinds.
-	if len(f.lines) > 0 && strings.HasSuffix(f.lines[0].text, "\r\n") {
-		end = "\r\n"
-	}
-	var b strings.Builder
-	// One more than there are lines: a block may stand behind the last one.
-	for i := range len(f.lines) + 1 {
-		if text, there := at[i]; there {
-			b.WriteString(f.block(i, text, end))
-		}
-		if i < len(f.lines) {
-			b.WriteString(f.lines[i].text)
+		blocks := map[int]string{rules: o.Frontend}
+		blocks[choice] += o.Choice // one block, if nothing stands between them
+		for i, text := range blocks {
+			x.lines[i].put("    " + fmt.Sprintf(beginText, aboveText) + text + "    " + endMark + "\n")
 		}
 	}
-	return b.String(), nil
+	return nil
 }
 
-func (f *File) hasMarks() bool {
-	return slices.ContainsFunc(f.lines, func(l line) bool {
-		mark := strings.TrimSpace(l.text)
-		return strings.HasPrefix(mark, beginMark) || mark == endMark
-	})
-}
-
-// block is a block that stands before line i.
-func (f *File) block(i int, text, end string) string {
-	lines := beginText + "\n" + text + endMark + "\n"
-	// In a section, as its lines. The process' block has sections of its own.
-	if i > 0 && !strings.HasPrefix(text, "global\n") {
-		lines = "    " + beginText + "\n" + text + "    " + endMark + "\n"
+// put puts a block behind a line.
+func (l *line) put(block string) {
+	l.block = strings.ReplaceAll(block, "\n", l.file.end)
+	// Add says how it is known from this that the last line had no end.
+	if !strings.HasSuffix(l.text, "\n") {
+		l.block = l.file.end + strings.TrimSuffix(l.block, l.file.end)
 	}
-	lines = strings.ReplaceAll(lines, "\n", end)
-	// Without says how it is known from this that the last line had no end.
-	if i == len(f.lines) && i > 0 && !strings.HasSuffix(f.lines[i-1].text, "\n") {
-		return end + strings.TrimSuffix(lines, end)
-	}
-	return lines
 }
 
-// placeOfProcess is the line before which the process' block stands: before the first section that is not global, where no
-// defaults are in force, and no rule has asked for Lua. What stands there for people, such as the title of that section, stays with it.
-func (f *File) placeOfProcess() int {
-	first := len(f.lines)
-	for _, s := range f.Sections {
-		if s.Kind != "global" {
-			first = s.head
-			break
+// putProcess puts the process' block before the first section that is not global: no defaults are in force there, and no rule has asked
+// for Lua. Comments above that section, such as its title, stay with it, and so does an .if around it.
+func (c *Config) putProcess(block string) {
+	first := c.sections[slices.IndexFunc(c.sections, func(x *section) bool { return x.kind != "global" })].lines[0]
+	for i := slices.Index(first.file.lines, first) - 1; i >= 0; i-- {
+		if l := first.file.lines[i]; l.ends(0) {
+			l.put(block)
+			return
 		}
 	}
-	return f.behind(0, first)
+	first.file.block = strings.ReplaceAll(block, "\n", first.file.end)
 }
 
-// behind is the line behind the last one that says something, of lines from up to to, where no .if is open. If there is none it is the
-// first one where none is.
-func (f *File) behind(from, to int) int {
-	// An .if around the section is around the block as well, which goes before it then.
-	for i := to; i > from; i-- {
-		if says := len(f.lines[i-1].words) > 0 || i > 1 && f.lines[i-2].glued; says && f.lines[i-1].depth == 0 && !f.lines[i-1].glued {
-			return i
+// ends is whether a block can stand behind a line: behind one that says something, where no .if is open but those around.
+func (l *line) ends(depth int) bool { return l.says && !l.glued && l.depth == depth }
+
+// order is that in which HAProxy looks at rules, for which it warns of each that stands behind one of a later kind.
+var order = map[string]int{"tcp-request": 1, "monitor": 1, "http-request": 1, "redirect": 2, "use_backend": 3, "use-server": 3}
+
+// places are the lines behind which our rules stand, and those that choose a backend: behind the section's last http-request rule, because
+// ours end a request's rules, and before its first use_backend rule, because ours must be the first.
+func (x *section) places() (rules, choice int, err error) {
+	redirect, fallback := 0, len(x.lines)
+	first, chooses := fallback, fallback
+	for i, l := range x.lines {
+		switch order[l.word(0)] {
+		case 1:
+			if rules = i; first < i {
+				return 0, 0, fmt.Errorf("line %d: this %s rule stands behind %s in line %d: move it above, as HAProxy asks for",
+					l.number, l.words[0], x.lines[first].words[0], x.lines[first].number)
+			}
+		case 2:
+			first = min(first, i)
+			// HAProxy warns already of one behind use_backend.
+			if chooses == len(x.lines) {
+				redirect = i
+			}
+		case 3:
+			first, chooses = min(first, i), min(chooses, i)
+		}
+		// It has no order, but people read it as the last rule.
+		if l.is("default_backend") {
+			fallback = i
 		}
 	}
-	return from
+	if rules, err = x.between(rules, first, fallback); err == nil {
+		choice, err = x.between(max(rules, redirect), chooses, fallback)
+	}
+	return rules, choice, err
 }
 
-// lines of section i, as indices: the first behind its head, and the one behind its last.
-func (f *File) linesOf(section int) (from, to int) {
-	from, to = f.Sections[section].head+1, len(f.lines)
-	if section+1 < len(f.Sections) {
-		to = f.Sections[section+1].head
+// between is the last line before another one, from a line on, behind which a block can stand: before a default_backend, if that is there.
+func (x *section) between(from, before, fallback int) (int, error) {
+	if fallback > from {
+		before = min(before, fallback)
 	}
-	return from, to
-}
-
-// placeIn is the line of a section before which its block stands: behind the last http-request rule, for ours end a request's
-// rules, and before the first use_backend rule, for ours must be the first of those.
-func (f *File) placeIn(section int) (int, error) {
-	from, to := f.linesOf(section)
-	// The section may stand in an .if itself: what counts is what its own lines leave open.
-	base := f.lines[from-1].depth
-	last, first := from, to
-	for i := from; i < to; i++ {
-		words := f.lines[i].words
-		switch {
-		case len(words) == 0:
-		// Those that answer come first, such as theirs against attackers. Behind ours none would be looked at for who has credit.
-		case words[0] == "http-request":
-			last = i + 1
-		// default_backend is no rule and may stand anywhere, but people read it as the last one. A listen may have neither.
-		case (words[0] == "use_backend" || words[0] == "default_backend") && first == to:
-			first = i
-		}
-	}
-	if last > first {
-		return 0, fmt.Errorf("line %d: this http-request rule stands behind %s in line %d: move it above, as HAProxy asks for",
-			f.lines[last-1].number, f.lines[first].words[0], f.lines[first].number)
-	}
-	// Where no .if of the section is open: from the last line before use_backend that says something upwards.
-	for i := first; i >= last; i-- {
-		said := i == from || len(f.lines[i-1].words) > 0 || f.lines[i-1].words == nil && i > 1 && f.lines[i-2].glued
-		if said && f.lines[i-1].depth == base && !f.lines[i-1].glued {
+	for i := before - 1; i >= from; i-- {
+		// The section may stand in an .if itself: what counts is what its own lines leave open.
+		if x.lines[i].ends(x.lines[i].around) {
 			return i, nil
 		}
 	}
-	return 0, fmt.Errorf("line %d: this http-request rule and use_backend stand in one .if: end it between them", f.lines[last-1].number)
+	return 0, fmt.Errorf("line %d: this line and the rules that must be behind Sluice's stand in one .if: end it between them", x.lines[from].number)
 }

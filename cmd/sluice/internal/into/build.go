@@ -13,10 +13,10 @@ var (
 	features    = regexp.MustCompile(`(?m)^Feature list : (.*)$`)
 )
 
-// FindInBuild returns what a HAProxy lacks that says this about itself (haproxy -vv).
-func FindInBuild(path, said string, o Ours) []Finding {
-	fatal := func(format string, args ...any) []Finding {
-		return []Finding{{File: path, Fatal: true, What: fmt.Sprintf(format, args...)}}
+// FindInBuild returns what a HAProxy lacks that says this about itself (haproxy -vv), and whether it has more than three sticky counters.
+func FindInBuild(path, said string, bandwidth bool) (found []Finding, moreCounters bool) {
+	fatal := func(format string, args ...any) ([]Finding, bool) {
+		return []Finding{{File: path, Fatal: true, What: fmt.Sprintf(format, args...)}}, false
 	}
 	version := versionLine.FindStringSubmatch(said)
 	if version == nil {
@@ -39,10 +39,11 @@ func FindInBuild(path, said string, o Ours) []Finding {
 			return fatal("it is built without SPOE (USE_SPOE=0), by which HAProxy asks Sluice's agent: take another build, such as a distribution's")
 		}
 	}
+	moreCounters = major > 2 || minor >= 8
 	// Our own configuration has that rule in its backends, and HAProxy takes it nowhere else.
-	if o.Bandwidth && major == 2 && minor < 8 {
-		return []Finding{{File: path, What: "before HAProxy 2.8 \"timeout server\" ends uploads that wait for their share of bandwidth so long: " +
+	if bandwidth && !moreCounters {
+		found = []Finding{{File: path, What: "before HAProxy 2.8 \"timeout server\" ends uploads that wait for their share of bandwidth so long: " +
 			"write \"http-request set-timeout server 1h if { var(txn.sluice.up) -m found }\" into your backends"}}
 	}
-	return nil
+	return found, moreCounters
 }

@@ -1,6 +1,9 @@
 package into
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestWhatABuildLacks(t *testing.T) {
 	const lua = "Feature list : +EPOLL +LUA +OPENSSL -QUIC\n"
@@ -22,8 +25,12 @@ func TestWhatABuildLacks(t *testing.T) {
 		{"nginx version: nginx/1.22.1\n", false, true, "it does not tell a version: want HAProxy 2.6 or newer"},
 	} {
 		var got Finding
-		if found := FindInBuild("haproxy", row.said, Ours{Bandwidth: row.bandwidth}); len(found) > 0 {
+		found, moreCounters := FindInBuild("haproxy", row.said, row.bandwidth)
+		if len(found) > 0 {
 			got = found[0]
+		}
+		if want := got.What == "" && !strings.Contains(row.said, "2.6"); moreCounters != want {
+			t.Errorf("FindInBuild(%q) says that there are more than three sticky counters: %t, want %t", row.said, moreCounters, want)
 		}
 		if got.What != row.want || got.Fatal != row.fatal {
 			t.Errorf("FindInBuild(%q) = %q, fatal %t, want %q, %t", row.said, got.What, got.Fatal, row.want, row.fatal)

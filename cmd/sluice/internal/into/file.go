@@ -4,107 +4,179 @@
 package into
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
 
-// A File is a configuration, read by Parse.
-type File struct {
-	lines    []line
-	Sections []Section
+// A Config is all that one HAProxy is started with, without blocks of ours.
+type Config struct {
+	Blocked  []string // the frontends and listens that had a block of ours, in their order
+	files    []*file
+	sections []*section
+}
+
+type file struct {
+	name  string
+	end   string // of its lines
+	block string // what With puts in front of its first line
+	lines []*line
 }
 
 type line struct {
-	text    string   // with its end
-	number  int      // from 1 on; in a file without its blocks, the one that it has in that with them
-	words   []string // of a line without a comment; of one that goes on in the next ones, theirs as well
-	section int      // the index of its section, -1 before the first
-	depth   int      // how many .if are open behind it
-	glued   bool     // it goes on in the next line
-	ours    bool     // in a block of ours, marks included
+	file   *file
+	text   string   // with its end
+	number int      // from 1 on, blocks of ours included
+	words  []string // without a comment; of a line that goes on in the next ones, theirs as well
+	says   bool     // it has words, or goes on a line that has
+	depth  int      // how many .if are open behind it,
+	around int      // and behind the head of its section
+	glued  bool     // it goes on in the next line
+	block  string   // what With puts behind it
 }
 
-// A Section is one of a file's.
-type Section struct {
-	Kind, Name, From string // From is of which defaults it says to be
-	head             int    // the index of its first line
+type section struct {
+	kind, name string
+	lines      []*line
+	defaults   *section // in force for it; those that they are from are theirs
 }
 
-// kinds are the sections that HAProxy knows, to 3.3.
+// kinds are the sections that HAProxy knows, to 3.4.
 var kinds = []string{
 	"acme", "backend", "cache", "crt-store", "defaults", "dynamic-update", "fcgi-app", "frontend", "global", "http-errors", "listen",
 	"log-forward", "log-profile", "mailers", "peers", "program", "resolvers", "ring", "traces", "userlist",
 }
 
-// Parse reads a configuration. Any text is one: what HAProxy would refuse stays as it is.
-func Parse(text string) *File {
-	f := &File{}
-	section, depth := -1, 0
-	block := false
+// Add reads the next file. What HAProxy would refuse stays as it is, but marks of blocks must come in pairs, because a block has no
+// known end otherwise.
+func (c *Config) Add(name, text string) error {
+	// Blocks end as the file's own lines, so that editors and git do not show two kinds.
+	f := &file{name: name, end: endOf(strings.SplitAfterN(text, "\n", 2)[0])}
+	c.files = append(c.files, f)
+	var x *section
+	var rule *line // the one that goes on, if it says something
+	open, number, depth, end := 0, 0, 0, ""
 	for raw := range strings.Lines(text) {
-		l := line{text: raw, number: len(f.lines) + 1, section: section, depth: depth, glued: continues(raw)}
-		// Whatever it says: a line of a block is ours, its marks included.
+		number++
 		mark := strings.TrimSpace(raw)
-		block = block || strings.HasPrefix(mark, beginMark)
-		l.ours = block
-		block = block && mark != endMark
-		if n := len(f.lines); n > 0 && f.lines[n-1].glued && len(f.lines[f.head(n-1)].words) > 0 {
-			// No section begins in such a line, and no .if, even if its first word says so.
-			head := &f.lines[f.head(n-1)]
-			head.words = append(head.words, splitWords(raw)...)
-			l.section, l.depth = f.lines[n-1].section, f.lines[n-1].depth
-			f.lines = append(f.lines, l)
+		switch begins := strings.HasPrefix(mark, BeginMark); {
+		// As after a block was copied by hand. Which end is whose would be a guess, and a wrong one deletes lines of theirs.
+		case begins && open > 0:
+			return fmt.Errorf("%s: line %d: %q stands in the block that begins in line %d", name, number, BeginMark, open)
+		case begins:
+			open, end = number, endOf(raw)
+			if x != nil && x.frontend() && !slices.Contains(c.Blocked, x.name) {
+				c.Blocked = append(c.Blocked, x.name)
+			}
+			continue
+		case mark == endMark && open == 0:
+			return fmt.Errorf("%s: line %d: %q stands here without %q before it", name, number, endMark, BeginMark)
+		case mark == endMark:
+			open = 0
+			// The line before the block had no end then: it was the file's last one.
+			if n := len(f.lines); n > 0 && !strings.HasSuffix(raw, "\n") {
+				f.lines[n-1].text = strings.TrimSuffix(f.lines[n-1].text, end)
+			}
+			continue
+		case open > 0:
 			continue
 		}
-		l.words = splitWords(raw)
-		if len(l.words) > 0 {
-			switch word := l.words[0]; {
-			// .else and .elif leave as many open as there were.
-			case word == ".if":
-				depth++
-			// One too many is HAProxy's to refuse. Below 0 it would hide the next .if from those who look for a place.
-			case word == ".endif":
-				depth = max(0, depth-1)
-			// Also of a branch that does not hold: which one does depends on versions and variables.
-			case slices.Contains(kinds, word):
-				section = len(f.Sections)
-				f.Sections = append(f.Sections, newSection(l.words, len(f.lines)))
-			}
-		}
-		l.section, l.depth = section, depth
+		l := &line{file: f, text: raw, number: number, words: splitWords(raw), glued: continues(raw)}
 		f.lines = append(f.lines, l)
+		l.says = rule != nil || len(l.words) > 0
+		switch {
+		// No section begins in such a line, and no .if, even if its first word says so.
+		case rule != nil:
+			rule.words, l.words = append(rule.words, l.words...), nil
+		// .else and .elif leave as many open as there were.
+		case l.is(".if"):
+			depth++
+		// One too many is HAProxy's to refuse. Below 0 it would hide the next .if when a place is looked for.
+		case l.is(".endif"):
+			depth = max(0, depth-1)
+		// Also of a branch that does not hold: which one does depends on versions and variables.
+		case l.says && slices.Contains(kinds, l.words[0]):
+			x = c.newSection(l.words)
+		}
+		if rule == nil && l.says {
+			rule = l
+		}
+		if !l.glued {
+			rule = nil
+		}
+		if l.depth = depth; x != nil {
+			x.lines = append(x.lines, l)
+			l.around = x.lines[0].depth
+		}
 	}
-	return f
+	if open > 0 {
+		return fmt.Errorf("%s: line %d: %q has no %q behind it", name, open, BeginMark, endMark)
+	}
+	return nil
 }
 
-func (f *File) head(i int) int {
-	// A comment that ends with a backslash does not go on: the line behind it has words of its own.
-	for i > 0 && f.lines[i-1].glued && f.lines[i].words == nil {
-		i--
-	}
-	return i
-}
-
-func newSection(words []string, head int) Section {
-	s := Section{Kind: words[0], head: head}
-	rest := words[1:]
+func (c *Config) newSection(words []string) *section {
+	x := &section{kind: words[0]}
+	rest, from := words[1:], ""
 	// "defaults from base" has no name; nothing else may lack one.
 	if len(rest) > 0 && rest[0] != "from" {
-		s.Name, rest = rest[0], rest[1:]
+		x.name, rest = rest[0], rest[1:]
 	}
 	if len(rest) > 1 && rest[0] == "from" {
-		s.From = rest[1]
+		from = rest[1]
 	}
-	return s
+	for _, d := range c.sections {
+		// Without a name: the last ones. Defaults themselves have no others unless they name some.
+		if d.kind == "defaults" && (from != "" && d.name == from || from == "" && x.kind != "defaults") {
+			x.defaults = d
+		}
+	}
+	c.sections = append(c.sections, x)
+	return x
 }
 
-// String is the configuration, byte for byte.
-func (f *File) String() string {
-	var b strings.Builder
-	for _, l := range f.lines {
-		b.WriteString(l.text)
+func (x *section) frontend() bool { return x.kind == "frontend" || x.kind == "listen" }
+
+// all are the lines of a section and of the defaults that are in force for it. Its own come first: what is set there outdoes these.
+func (x *section) all() []*line {
+	if x == nil {
+		return nil
 	}
-	return b.String()
+	return slices.Concat(x.lines, x.defaults.all())
+}
+
+// is whether a line begins with these words.
+func (l *line) is(words ...string) bool {
+	return len(l.words) >= len(words) && slices.Equal(l.words[:len(words)], words)
+}
+
+// word is a line's word, from 0 on, or "".
+func (l *line) word(i int) string {
+	if i < len(l.words) {
+		return l.words[i]
+	}
+	return ""
+}
+
+// Texts are the files, by their order, with the lines that With has put in.
+func (c *Config) Texts() []string {
+	var texts []string
+	for _, f := range c.files {
+		var b strings.Builder
+		b.WriteString(f.block)
+		for _, l := range f.lines {
+			b.WriteString(l.text + l.block)
+		}
+		texts = append(texts, b.String())
+	}
+	return texts
+}
+
+func endOf(raw string) string {
+	if strings.HasSuffix(raw, "\r\n") {
+		return "\r\n"
+	}
+	return "\n"
 }
 
 // continues is whether a line ends with a backslash, with which HAProxy reads the next one as a part of it from 3.1 on.

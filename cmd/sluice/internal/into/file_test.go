@@ -55,13 +55,13 @@ frontend last
     http-request deny
     .endif`
 
-// where is what stands before each block, and behind it: "line|line".
+// where is what stands before each block behind the first line, and behind it: "line|line".
 func where(t *testing.T, text string) []string {
 	t.Helper()
 	var places []string
 	lines := strings.Split(text, "\n")
 	for i, l := range lines {
-		if strings.HasPrefix(strings.TrimSpace(l), beginMark) {
+		if i > 0 && strings.HasPrefix(strings.TrimSpace(l), BeginMark) {
 			end := i
 			for strings.TrimSpace(lines[end]) != endMark {
 				end++
@@ -76,46 +76,89 @@ func where(t *testing.T, text string) []string {
 	return places
 }
 
-func TestBlocksStandWhereTheyWork(t *testing.T) {
-	f := Parse(theirs)
-	got, err := f.With(Blocks{Process: "global\n    localpeer x\n", Sections: map[int]string{2: "    option contstats\n", 4: "    option contstats\n"}})
-	if err != nil {
+// with are the texts of files with our lines.
+func with(t *testing.T, o Ours, files ...string) []string {
+	t.Helper()
+	c := parse(t, files...)
+	if err := c.With(o); err != nil {
 		t.Fatal(err)
 	}
+	return c.Texts()
+}
+
+// No defaults of an earlier file are in force where the process' block stands.
+func TestBlocksOfSeveralFiles(t *testing.T) {
+	texts := with(t, Ours{Process: "global\n", Frontend: "x\n", Frontends: []string{"web", "api"}},
+		"global\n maxconn 1\n", "defaults\n mode http", "frontend web\n bind :1", "listen api\n bind :2\n")
+	for i, want := range [][]string{nil, nil, {"bind :1|end of file"}, {"bind :2|"}} {
+		if i == 1 {
+			if !strings.HasPrefix(texts[i], BeginMark) || !strings.HasSuffix(texts[i], endMark+"\ndefaults\n mode http") {
+				t.Errorf("the second file is %q, want the process' block in front of it", texts[i])
+			}
+			continue
+		}
+		if places := where(t, texts[i]); !slices.Equal(places, want) {
+			t.Errorf("file %d: blocks stand at %q, want %q, in:\n%s", i, places, want, texts[i])
+		}
+	}
+}
+
+func TestBlocksStandWhereTheyWork(t *testing.T) {
+	got := with(t, Ours{Process: "global\n    localpeer x\n", Frontend: "    option contstats\n", Frontends: []string{"web", "last"}}, theirs)[0]
 	want := []string{"maxconn 100|", "b|# what follows chooses", ".endif|end of file"}
 	if places := where(t, got); !slices.Equal(places, want) {
 		t.Errorf("blocks stand at %q, want %q, in:\n%s", places, want, got)
 	}
-	again := Parse(got)
-	if blocked := again.Blocked(); !slices.Equal(blocked, []string{"web", "last"}) {
-		t.Errorf("Blocked() = %q", blocked)
+	again := parse(t, got)
+	if !slices.Equal(again.Blocked, []string{"web", "last"}) {
+		t.Errorf("Blocked = %q", again.Blocked)
 	}
-	if without, err := again.Without(); err != nil || without.String() != theirs {
-		t.Errorf("Without() = %v, want what was there before, got:\n%s", err, without)
+	if without := again.Texts()[0]; without != theirs {
+		t.Errorf("Texts() = %s, want what was there before", without)
+	}
+}
+
+// Rules have an order, for HAProxy's warnings. A default_backend has none.
+func TestBlocksStandInHAProxysOrder(t *testing.T) {
+	for _, row := range []struct {
+		name, rules string
+		want        []string // what is before and behind each block
+	}{
+		{"redirect", "http-request a\nredirect b\nuse_backend c\ndefault_backend d", []string{"http-request a|redirect b", "redirect b|use_backend c"}},
+		{"redirect behind use_backend", "http-request a\nuse_backend c\nredirect b", []string{"http-request a|use_backend c"}},
+		{"redirect last", "redirect b", []string{"frontend a|redirect b", "redirect b|end of file"}},
+		{"use-server", "use-server s\nserver s", []string{"frontend a|use-server s"}},
+		{"default_backend first", "default_backend d\ntcp-request a\nmonitor fail\nbind x", []string{"bind x|end of file"}},
+		{"default_backend between", "http-request a\ndefault_backend d\nredirect b\nuse_backend c", []string{"http-request a|default_backend d", "redirect b|use_backend c"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got := with(t, Ours{Frontend: "x\n", Choice: "y\n", Frontends: []string{"a"}}, "frontend a\n"+row.rules)[0]
+			if places := where(t, got); !slices.Equal(places, row.want) {
+				t.Errorf("blocks stand at %q, want %q, in:\n%s", places, row.want, got)
+			}
+		})
 	}
 }
 
 func TestBlocksHaveTheFilesLineEnds(t *testing.T) {
 	dos := strings.ReplaceAll(theirs, "\n", "\r\n")
-	got, err := Parse(dos).With(Blocks{Process: "global\n", Sections: map[int]string{4: "    option contstats\n"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := with(t, Ours{Process: "global\n", Frontend: "    option contstats\n", Frontends: []string{"last"}}, dos)[0]
 	if n := strings.Count(strings.ReplaceAll(got, "\r\n", ""), "\n"); n != 0 {
 		t.Errorf("%d lines end otherwise than those of the file: %q", n, got)
 	}
-	if without, err := Parse(got).Without(); err != nil || without.String() != dos {
-		t.Errorf("Without() = %q, %v, want what was there before", without, err)
+	if without := parse(t, got).Texts()[0]; without != dos {
+		t.Errorf("Texts() = %q, want what was there before", without)
 	}
 }
 
 func TestPlacesThatAreNone(t *testing.T) {
 	for _, row := range []struct{ name, text, want string }{
 		{"rules behind use_backend", "frontend a\n  use_backend b\n  http-request deny\n", "line 3: this http-request rule stands behind use_backend in line 2: move it above, as HAProxy asks for"},
-		{"all in one .if", "frontend a\n  .if defined(X)\n  http-request deny\n  use_backend b\n  .endif\n", "line 3: this http-request rule and use_backend stand in one .if: end it between them"},
+		{"all in one .if", "frontend a\n  .if defined(X)\n  http-request deny\n  use_backend b\n  .endif\n", "line 3: this line and the rules that must be behind Sluice's stand in one .if: end it between them"},
+		{"rules behind redirect", "frontend a\n  redirect prefix /\n  tcp-request content accept\n", "line 3: this tcp-request rule stands behind redirect in line 2: move it above, as HAProxy asks for"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if _, err := Parse(row.text).With(Blocks{Sections: map[int]string{0: "x\n"}}); err == nil || err.Error() != row.want {
+			if err := parse(t, row.text).With(Ours{Frontend: "x\n", Frontends: []string{"a"}}); err == nil || err.Error() != row.want {
 				t.Errorf("With() = %v, want %q", err, row.want)
 			}
 		})
@@ -128,37 +171,9 @@ func TestMarksWithoutTheirOtherOne(t *testing.T) {
 		{"  # sluice: end\n", `line 1: "# sluice: end" stands here without "# sluice: begin" before it`},
 		{"# sluice: begin\n# sluice: begin\n# sluice: end\n", `line 2: "# sluice: begin" stands in the block that begins in line 1`},
 	} {
-		if _, err := Parse(row.text).Without(); err == nil || err.Error() != row.want {
-			t.Errorf("Without(%q) = %v, want %q", row.text, err, row.want)
+		if err := new(Config).Add("a.cfg", row.text); err == nil || err.Error() != "a.cfg: "+row.want {
+			t.Errorf("Add(%q) = %v, want %q", row.text, err, row.want)
 		}
-	}
-}
-
-// With chroot the agent's sockets are inside it: that of costs, too, if requests cost anything.
-func TestFindChroot(t *testing.T) {
-	const spoe = "HAProxy connects to the agent inside of /jail: start the agent with --spoe unix:/jail/run/sluice/spoa.sock"
-	s := Set{Names: []string{"a.cfg"}, Files: []*File{Parse("global\n  chroot /jail/\nfrontend web\n  mode http\n")}}
-	for costs, want := range map[bool]string{false: spoe, true: spoe + " and --costs-socket unix:/jail/run/sluice/costs.sock"} {
-		if got := s.Find(Ours{Frontends: []string{"web"}, Costs: costs}); !slices.Equal(got, []Finding{{File: "a.cfg", Line: 2, What: want}}) {
-			t.Errorf("with costs %t: Find() = %v, want %q", costs, got, want)
-		}
-	}
-}
-
-// The defaults of an earlier file do not end where a later one begins.
-func TestFindDefaultsOfAnEarlierFile(t *testing.T) {
-	s := Set{
-		Names:  []string{"a.cfg", "b.cfg", "c.cfg"},
-		Files:  []*File{Parse("global\ndefaults\ndefaults x\n    mode http\n"), Parse("defaults\nfrontend web from x\n"), Parse("defaults\n")},
-		Target: 1,
-	}
-	want := []Finding{{File: "a.cfg", Line: 3, What: "these defaults hold for Sluice's backends as well, which stand behind them in b.cfg: have no default-server in them, or put both into one file"}}
-	if got := s.Find(Ours{Frontends: []string{"web"}}); !slices.Equal(got, want) {
-		t.Errorf("Find() = %v, want %v", got, want)
-	}
-	s.Target = 0
-	if got := s.findDefaultsBefore(); got != nil {
-		t.Errorf("of the first file: %v, want nothing", got)
 	}
 }
 
@@ -172,27 +187,28 @@ func FuzzBlocks(f *testing.F) {
 	f.Add("defaults a from a\nmode\ntrack-sc0\nfrontend b from a\nuse_backend %[x]\nhttp-request\nbackend sluice\nchroot\nglobal\nchroot\nlocaldpeer\npeers sluice\n")
 	f.Add("# sluice: end\nfrontend a\n# sluice: begin")
 	f.Fuzz(func(t *testing.T, text string) {
-		file := Parse(text)
-		if got := file.String(); got != text {
-			t.Fatalf("Parse(%q).String() = %q", text, got)
-		}
-		var names []string
-		blocks := Blocks{Process: "global\n    localpeer haproxy\n", Sections: map[int]string{}}
-		for i, s := range file.Sections {
-			if s.Kind == "frontend" || s.Kind == "listen" {
-				blocks.Sections[i] = "    option contstats\n"
-				names = append(names, s.Name)
-			}
-		}
-		set := Set{Names: []string{"a.cfg"}, Files: []*File{file}}
-		set.Find(Ours{Frontends: names, Frontend: "    http-request track-sc0 src\n    filter spoe engine sluice\n", Process: "peers sluice\n", Bandwidth: true})
-		with, err := file.With(blocks)
-		if err != nil {
+		c := &Config{}
+		if err := c.Add("a.cfg", text); err != nil {
 			return
 		}
-		without, err := Parse(with).Without()
-		if err != nil || without.String() != text {
-			t.Fatalf("With, then Without of %q = %q, %v", text, without, err)
+		without := c.Texts()[0]
+		if !strings.Contains(text, BeginMark) && without != text {
+			t.Fatalf("Texts() of %q = %q", text, without)
+		}
+		ours := Ours{Frontend: "    http-request track-sc0 src\n    filter spoe engine sluice\n", Choice: "    use_backend x\n", Process: "global\npeers sluice\n", Bandwidth: true}
+		for _, x := range c.sections {
+			if x.frontend() {
+				ours.Frontends = append(ours.Frontends, x.name)
+			}
+		}
+		c.Find(ours)
+		c.Process(true)
+		if len(ours.Frontends) == 0 || c.With(ours) != nil {
+			return
+		}
+		again := &Config{}
+		if err := again.Add("a.cfg", c.Texts()[0]); err != nil || again.Texts()[0] != without {
+			t.Fatalf("With, then Add of %q = %q, %v", without, again.Texts()[0], err)
 		}
 	})
 }

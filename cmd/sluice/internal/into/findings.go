@@ -5,345 +5,365 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/sluice-qos/sluice/haproxy"
 )
 
 // A Finding is something about a configuration that its owner has to know.
 type Finding struct {
 	File string
-	Line int // 0: of the whole file
-	// Fatal is that Sluice's lines do not work beside it: nothing is written.
+	Line int      // 0: of the whole file
+	Also []string // other lines of which the same is true
+	// Fatal: Sluice's lines do not work with it, and nothing is written.
 	Fatal bool
 	What  string // what is there, and what to do
 }
 
 // String is the finding as people read it.
 func (f Finding) String() string {
-	place, kind := f.File, "mind"
+	place, kind, also := f.File, "mind", ""
 	if f.Line > 0 {
 		place = fmt.Sprintf("%s:%d", f.File, f.Line)
 	}
 	if f.Fatal {
 		kind = "cannot coexist"
 	}
-	return fmt.Sprintf("%s: %s: %s", place, kind, f.What)
-}
-
-// A Set is all files that one HAProxy is started with, in their order, without blocks of ours.
-type Set struct {
-	Names  []string
-	Files  []*File
-	Target int // the index of the one that the blocks are put into
-}
-
-type place struct {
-	file int
-	line line
-}
-
-func (s Set) finding(p place, fatal bool, format string, args ...any) Finding {
-	return Finding{File: s.Names[p.file], Line: p.line.number, Fatal: fatal, What: fmt.Sprintf(format, args...)}
+	if len(f.Also) > 0 {
+		also = " (also at " + strings.Join(f.Also, ", ") + ")"
+	}
+	return fmt.Sprintf("%s: %s: %s%s", place, kind, f.What, also)
 }
 
 // Ours is what is put in.
 type Ours struct {
-	Process, Frontend string
-	Frontends         []string
-	Bandwidth         bool // bodies are held
-	Costs             bool // what requests cost is told to the agent
+	Process          string // before the first section that is not global
+	Frontend, Choice string // in each frontend: rules, and those that choose a backend
+	Frontends        []string
+	Bandwidth        bool // bodies are held
+	Costs            bool // what requests cost is told to the agent
+	Paths            bool // requests are told apart by their paths: there are classes, or exempt paths
+}
+
+func (c *Config) limited(o Ours) []*section {
+	return c.named(func(x *section) bool { return x.frontend() && slices.Contains(o.Frontends, x.name) })
+}
+
+func (c *Config) named(want func(*section) bool) []*section {
+	return slices.DeleteFunc(slices.Clone(c.sections), func(x *section) bool { return !want(x) })
+}
+
+// finder collects what is found, by lines. The same text is one finding, whatever lines it is about. No line: the whole configuration.
+type finder struct {
+	*Config
+	Ours
+	limited []*section
+	reached []*section // the backends that requests of the limited frontends can go to
+	found   map[*line][]Finding
+}
+
+func (f *finder) add(l *line, fatal bool, format string, args ...any) {
+	f.found[l] = append(f.found[l], Finding{Fatal: fatal, What: fmt.Sprintf(format, args...)})
 }
 
 // Find returns what of a configuration cannot coexist with these lines, and what its owner has to know, by file and line.
-func (s Set) Find(o Ours) []Finding {
-	var found []Finding
-	var limited []section
+func (c *Config) Find(o Ours) []Finding {
+	f := &finder{c, o, c.limited(o), c.reached(o), map[*line][]Finding{}}
 	for _, name := range o.Frontends {
-		// Of all files, so that one in another file is not taken for a mistyped name.
-		if of := s.sections(func(x Section) bool { return x.Name == name && (x.Kind == "frontend" || x.Kind == "listen") }); len(of) == 1 && of[0].file == s.Target {
-			limited = append(limited, of[0])
-			continue
+		var names []string // for people to choose from: most likely the name was mistyped
+		n := 0
+		for _, x := range c.named((*section).frontend) {
+			if names = append(names, x.name); x.name == name {
+				n++
+			}
 		}
-		found = append(found, Finding{File: s.Names[s.Target], Fatal: true, What: fmt.Sprintf("there is no frontend %q, or more than one; it has %s", name, s.frontends())})
+		if n != 1 {
+			f.add(nil, true, "%d frontends are called %q, want one; there are: %s", n, name, strings.Join(names, ", "))
+		}
 	}
-	for _, f := range limited {
-		found = append(found, s.findInFrontend(f, o)...)
+	for _, x := range f.limited {
+		f.findMode(x)
+		f.findRules(x)
+		f.findFilters(x)
+		f.findPassed(x)
+		// Now, and not when the block is put there: people want to hear all that is wrong at once.
+		if _, _, err := x.places(); err != nil {
+			f.add(x.lines[0], true, "%s", err)
+		}
 	}
-	found = append(found, s.findCounters(limited, o)...)
-	found = append(found, s.findNames(o)...)
-	found = append(found, s.findInGlobal(o)...)
-	found = append(found, s.findDefaultsBefore()...)
-	// As people go through their files. Line 0, of the whole file, comes first.
-	slices.SortStableFunc(found, func(a, b Finding) int {
-		return cmp.Or(slices.Index(s.Names, a.File)-slices.Index(s.Names, b.File), a.Line-b.Line)
-	})
-	// Defaults are looked at for each frontend.
-	return slices.Compact(found)
+	f.findCounters()
+	f.findSections()
+	return f.sorted()
 }
 
-type section struct {
-	file, index int
-	Section
-}
-
-func (s Set) sections(want func(Section) bool) []section {
-	var all []section
-	for i, f := range s.Files {
-		for j, x := range f.Sections {
-			if want(x) {
-				all = append(all, section{i, j, x})
+// sorted is what was found as people go through their files.
+func (f *finder) sorted() []Finding {
+	lines := []*line{nil}
+	for _, file := range f.files {
+		lines = append(lines, file.lines...)
+	}
+	var all []Finding
+	for _, l := range lines {
+		here := f.found[l]
+		slices.SortFunc(here, func(a, b Finding) int { return cmp.Compare(a.What, b.What) })
+		// Defaults are looked at for each frontend.
+		for _, x := range slices.CompactFunc(here, func(a, b Finding) bool { return a.What == b.What }) {
+			i := slices.IndexFunc(all, func(a Finding) bool { return a.What == x.What })
+			switch {
+			case l == nil:
+				x.File = f.files[0].name
+				all = append(all, x)
+			case i < 0:
+				x.File, x.Line = l.file.name, l.number
+				all = append(all, x)
+			case l.file.name == all[i].File:
+				all[i].Also = append(all[i].Also, strconv.Itoa(l.number))
+			default:
+				all[i].Also = append(all[i].Also, fmt.Sprintf("%s:%d", l.file.name, l.number))
 			}
 		}
 	}
 	return all
 }
 
-// frontends is a list of those of the target, for people.
-func (s Set) frontends() string {
-	// To choose from, for most likely the name was mistyped.
-	var names []string
-	for _, x := range s.Files[s.Target].Sections {
-		if x.Kind == "frontend" || x.Kind == "listen" {
-			names = append(names, x.Name)
+// always is whether a rule holds for all requests: it has no condition, and stands in no .if of its section.
+func (l *line) always() bool {
+	return l.depth == l.around && !slices.Contains(l.words, "if") && !slices.Contains(l.words, "unless")
+}
+
+// findMode looks whether a frontend has requests: the last mode of the section counts, or else that of its defaults. Of one
+// in an .if it is not known whether it holds.
+func (f *finder) findMode(x *section) {
+	const instead = "requests are limited, connections are not: have HTTP end in a frontend with mode http"
+	for part := x; part != nil; part = part.defaults {
+		for _, l := range slices.Backward(part.lines) {
+			switch {
+			case l.is("mode", "http"):
+				return
+			case l.is("mode") && l.always():
+				f.add(l, true, "frontend %s is in mode %s: %s", x.name, l.word(1), instead)
+				return
+			}
 		}
 	}
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, ", ")
-}
-
-// lines are those of a section that say something, its head included.
-func (s Set) lines(x section) []place {
-	f := s.Files[x.file]
-	from, to := f.linesOf(x.index)
-	var all []place
-	for _, l := range f.lines[from-1 : to] {
-		// Of a rule over several lines the first one has all words, so that each is looked at once.
-		if len(l.words) > 0 {
-			all = append(all, place{x.file, l})
-		}
-	}
-	return all
-}
-
-// defaults are those of a section: of the name that it says, or the last ones before it, and those that these are from.
-func (s Set) defaults(x section) []section {
-	var all []section
-	for {
-		before := s.sections(func(d Section) bool { return d.Kind == "defaults" && (x.From == "" || d.Name == x.From) })
-		before = slices.DeleteFunc(before, func(d section) bool {
-			return d.file > x.file || d.file == x.file && d.index >= x.index
-		})
-		// Each stands before the one that is from it, so this ends, even where defaults say that they are from themselves.
-		if len(before) == 0 || x.Kind == "defaults" && x.From == "" {
-			return all
-		}
-		x = before[len(before)-1]
-		all = append(all, x)
-	}
-}
-
-func (s Set) with(x section) []place {
-	// The section's own first: what is set there outdoes its defaults.
-	all := s.lines(x)
-	for _, d := range s.defaults(x) {
-		all = append(all, s.lines(d)...)
-	}
-	return all
-}
-
-func (p place) says(words ...string) bool {
-	return len(p.line.words) >= len(words) && slices.Equal(p.line.words[:len(words)], words)
-}
-
-// answers are the actions of http-request that end a frontend's rules for a request.
-var answers = []string{"allow", "auth", "cache-use", "deny", "redirect", "reject", "return", "silent-drop", "tarpit", "use-service"}
-
-func (s Set) findInFrontend(x section, o Ours) []Finding {
-	var found []Finding
-	own, all := s.lines(x), s.with(x)
-	mode := slices.IndexFunc(all, func(p place) bool { return p.says("mode") })
-	switch {
 	// HAProxy's own default is tcp.
-	case mode < 0:
-		found = append(found, s.finding(own[0], true, "frontend %s has no mode http, neither itself nor by defaults: requests are limited, connections (mode tcp) are not", x.Name))
-	case !all[mode].says("mode", "http"):
-		found = append(found, s.finding(all[mode], true, "frontend %s is in %s: requests are limited, connections are not", x.Name, strings.Join(all[mode].line.words, " ")))
+	f.add(x.lines[0], true, "frontend %s has no mode http, neither itself nor by defaults: %s", x.name, instead)
+}
+
+var (
+	// Actions that end a frontend's rules for a request or an answer. cache-use and Lua do so for some, whatever their condition.
+	answers    = []string{"allow", "auth", "deny", "redirect", "reject", "return", "silent-drop", "tarpit", "use-service"}
+	answersOut = []string{"allow", "deny", "redirect", "return", "silent-drop"}
+	// Actions that change what our rules read behind them.
+	rewritesHeader = []string{"add-header", "del-header", "replace-header", "replace-value", "set-header"}
+	rewritesPath   = []string{"replace-path", "replace-pathq", "replace-uri", "set-path", "set-pathq", "set-uri"}
+	// headerRead is a header in a rule of ours, or in the variable that names it.
+	headerRead = regexp.MustCompile(`\breq\.f?hdr\("?(?:\$\{[A-Z_]+-)?([^)}",]+)`)
+)
+
+// findRules looks for rules above ours that end or change what ours are to see, and for some whose effect is not expected.
+func (f *finder) findRules(x *section) {
+	all := x.all()
+	ends := func(l *line) bool {
+		return l.is("http-request") && (slices.Contains(answers, l.word(1)) || l.word(1) == "cache-use" || strings.HasPrefix(l.word(1), "lua."))
 	}
-	for _, p := range all {
+	none := slices.ContainsFunc(all, func(l *line) bool { return slices.Contains(answers, l.word(1)) && ends(l) && l.always() })
+	for _, l := range all {
+		action := l.word(1)
+		readsHeader := func(m []string) bool { return strings.EqualFold(m[1], l.word(2)) }
 		switch {
-		case p.says("http-request") && len(p.line.words) > 1 && slices.Contains(answers, p.line.words[1]):
-			found = append(found, s.finding(p, false, "requests that \"http-request %s\" ends here are neither limited nor counted in frontend %s", p.line.words[1], x.Name))
+		// All requests end then, some of them earlier.
+		case none && ends(l) && l.always():
+			f.add(l, true, "no request of frontend %s comes as far as Sluice's rules, because http-request rules without a condition end all. "+
+				"Give them one: with allow rules above a deny, have one \"http-request deny unless A or B\" in place of all of them", x.name)
+		case none && ends(l):
+		case ends(l):
+			f.add(l, false, "requests that http-request rules above Sluice's end are neither limited nor counted")
+		case l.is("http-request") && slices.Contains(rewritesHeader, action) && slices.ContainsFunc(headerRead.FindAllStringSubmatch(f.Frontend, -1), readsHeader):
+			f.add(l, false, "Sluice reads this header as these rules leave it: users for which they write the same are one user. If that is wrong, have these rules in the backends")
+		case l.is("http-request", "set-method"), l.is("http-request") && f.Paths && slices.Contains(rewritesPath, action):
+			f.add(l, false, "Sluice reads methods and paths as these rules write them, not as clients sent them. If that is wrong, have these rules in the backends")
+		case l.is("http-response") && (f.Bandwidth || f.Costs) && slices.Contains(answersOut, action):
+			f.add(l, false, "answers that these http-response rules end pass without limits of bandwidth and costs. Have the rules in the backends")
 		// The old form of http-request redirect. Its place does not matter.
-		case p.says("redirect"):
-			found = append(found, s.finding(p, false, "requests that \"redirect\" answers count in frontend %s, and are never refused: HAProxy looks at it behind all http-request rules, and "+
-				"before it chooses a backend. \"http-request redirect\" answers them before they count", x.Name))
+		case l.is("redirect"):
+			f.add(l, false, "requests that \"redirect\" answers count, and are never refused: HAProxy looks at it behind all http-request rules, and before it chooses a backend. "+
+				"\"http-request redirect\" answers them before they count")
+		case l.is("stats"):
+			f.add(l, false, "requests of the stats page count, and are never refused: have it in a frontend of its own")
 		// HAProxy takes a client that has closed its half for one that is gone, and gives up the question.
-		case p.says("option", "abortonclose"):
-			found = append(found, s.finding(p, false, "with abortonclose, clients that close their half of a connection behind a request can get 400 while the agent is asked"))
+		case l.is("option", "abortonclose"):
+			f.add(l, false, "with abortonclose, clients that close their half of a connection behind a request can get 400 while the agent is asked")
 		}
 	}
-	found = append(found, s.findFilters(all, o)...)
-	// Now, and not when the block is put there: people want to hear all that is wrong at once.
-	if _, err := s.Files[x.file].placeIn(x.index); err != nil {
-		found = append(found, s.finding(own[0], true, "%s", err))
-	}
-	return found
 }
 
 // findFilters looks for engines of SPOE of the same name, and for filters that HAProxy adds by itself as long as there are no others.
-func (s Set) findFilters(all []place, o Ours) []Finding {
-	var found []Finding
-	engines := regexp.MustCompile(`filter spoe engine (\S+)`).FindAllStringSubmatch(o.Frontend, -1)
-	declared := func(filter string) bool {
-		return slices.ContainsFunc(all, func(p place) bool { return p.says("filter", filter) })
+func (f *finder) findFilters(x *section) {
+	all := x.all()
+	declared := func(filter ...string) bool {
+		return slices.ContainsFunc(all, func(l *line) bool { return l.is(append([]string{"filter"}, filter...)...) })
 	}
-	for _, p := range all {
-		for _, engine := range engines {
-			if i := slices.Index(p.line.words, "engine"); p.says("filter", "spoe") && i > 0 && i+1 < len(p.line.words) && p.line.words[i+1] == engine[1] {
-				found = append(found, s.finding(p, true, "engine %s of SPOE is Sluice's name: give yours another one, here and in its file", engine[1]))
-			}
+	var filters []string
+	var users []*line
+	compression := false
+	for _, l := range all {
+		if i := slices.Index(l.words, "engine"); l.is("filter", "spoe") && i > 0 && strings.Contains(f.Frontend, "filter spoe engine "+l.word(i+1)+" ") {
+			f.add(l, true, "engine %s of SPOE is Sluice's name: give yours another one, here and in its file", l.word(i+1))
 		}
-		// HAProxy adds these two by itself, but where there is another filter nobody but the owner knows their order.
-		if p.says("compression") && !declared("compression") {
-			found = append(found, s.finding(p, true, "beside other filters HAProxy wants compression to be one: add \"filter compression\" to the frontend"))
+		if l.is("compression") && !declared("compression") {
+			users, compression = append(users, l), true
 		}
-		if p.says("http-request", "cache-use") && len(p.line.words) > 2 && !slices.ContainsFunc(all, func(q place) bool { return q.says("filter", "cache", p.line.words[2]) }) {
-			found = append(found, s.finding(p, true, "beside other filters HAProxy wants the cache to be one: add \"filter cache %s\" to the frontend", p.line.words[2]))
+		if l.is("http-request", "cache-use") && !declared("cache", l.word(2)) {
+			users, filters = append(users, l), append(filters, fmt.Sprintf(`"filter cache %s"`, l.word(2)))
 		}
 	}
-	return found
+	// The only order that HAProxy takes.
+	if compression {
+		filters = append(filters, `"filter compression"`)
+	}
+	for _, l := range users {
+		f.add(l, true, "beside other filters HAProxy wants a filter line for each cache and for compression, in this order: add %s to frontend %s", strings.Join(slices.Compact(filters), ", "), x.name)
+	}
+}
+
+// chosen are the lines of a section that choose a backend.
+func (x *section) chosen() []*line {
+	return slices.DeleteFunc(x.all(), func(l *line) bool { return !l.is("use_backend") && !l.is("default_backend") })
 }
 
 // reached are the backends that requests of the frontends can go to: all of them if a rule looks for a name.
-func (s Set) reached(limited []section) []section {
+func (c *Config) reached(o Ours) []*section {
 	var names []string
 	all := false
-	for _, x := range limited {
-		for _, p := range s.with(x) {
-			if (p.says("use_backend") || p.says("default_backend")) && len(p.line.words) > 1 {
-				// Who makes up a name for each request, or has it from the environment, may mean any of them.
-				all = all || strings.ContainsAny(p.line.words[1], "%$")
-				names = append(names, p.line.words[1])
-			}
+	for _, x := range c.limited(o) {
+		for _, l := range x.chosen() {
+			// A name made up for each request, or from the environment, may be that of any of them.
+			all = all || strings.ContainsAny(l.word(1), "%$")
+			names = append(names, l.word(1))
 		}
 	}
-	return s.sections(func(x Section) bool {
-		return (x.Kind == "backend" || x.Kind == "listen") && (all || slices.Contains(names, x.Name))
+	return c.named(func(x *section) bool {
+		return (x.kind == "backend" || x.kind == "listen") && (all || slices.Contains(names, x.name))
 	})
 }
 
-var counter = regexp.MustCompile(`^(?:track-sc|sc-[a-z0-9-]+\((?:\d+,)?)([0-9])`)
+// here is this host in an address.
+var here = regexp.MustCompile(`^(?:\*|0\.0\.0\.0|127\.0\.0\.1|localhost|::1?|\[::1?\])?:(\d+)$`)
 
-// findCounters looks for sticky counters of theirs that are Sluice's, wherever a request of a limited frontend passes.
-func (s Set) findCounters(limited []section, o Ours) []Finding {
-	var found []Finding
-	used := map[string]bool{}
-	// As the lines have it: which counters they need depends on the limit file.
-	for _, m := range regexp.MustCompile(`track-sc(\d)`).FindAllStringSubmatch(o.Frontend, -1) {
-		used[m[1]] = true
-	}
-	told := map[string]bool{}
-	// A counter that is taken stays so for the whole request, and another rule to track by it is passed over without a word:
-	// theirs would not count, or ours would not.
-	for _, x := range slices.Concat(limited, s.reached(limited)) {
-		for _, p := range s.with(x) {
-			for _, word := range p.line.words {
-				// Samples (sc0_…) read what such a rule has counted, so the rule is enough.
-				m := counter.FindStringSubmatch(word)
-				key := fmt.Sprint(p.file, p.line.number)
-				if m == nil || !used[m[1]] || told[key] {
-					continue
-				}
-				told[key] = true
-				found = append(found, s.finding(p, true, "sticky counter %s is Sluice's here: use 3, 4 or 5 in all your rules, as in track-sc3, sc-inc-gpc0(3) and sc_http_req_rate(3), "+
-					"with \"tune.stick-counters 6\" in global. HAProxy has that from 2.8 on; before, leave these rules out, or have them in a HAProxy before this one", m[1]))
+// findPassed looks at a limited section that gets requests of other proxies, where our rules would run for a second time, or where
+// use_backend, which refuses, does not run.
+func (f *finder) findPassed(x *section) {
+	for _, y := range f.named((*section).frontend) {
+		for _, l := range y.chosen() {
+			if l.word(1) == x.name && y != x {
+				f.add(l, true, "%s would run Sluice's rules for requests from here as a backend, where they refuse none: make it a frontend and a backend", x.name)
 			}
 		}
 	}
-	return found
-}
-
-// findNames looks for sections of theirs that are called as ours are. Tables, proxies and peers share their names.
-func (s Set) findNames(o Ours) []Finding {
-	var found []Finding
-	ours := map[string]bool{}
-	// Read from the lines themselves, for a list of names beside them would miss the next backend.
-	for _, x := range Parse(o.Process).Sections {
-		if x.Name != "" {
-			ours[x.Name] = true
+	var binds []string
+	for _, l := range x.lines {
+		if l.is("bind") {
+			for bind := range strings.SplitSeq(l.word(1), ",") {
+				binds = append(binds, here.ReplaceAllString(bind, "$1"))
+			}
 		}
 	}
-	// HAProxy would allow a frontend and a backend of one name, but not two tables, and each of these may have one.
-	named := []string{"backend", "frontend", "listen", "peers"}
-	for _, x := range s.sections(func(x Section) bool { return ours[x.Name] && slices.Contains(named, x.Kind) }) {
-		found = append(found, s.finding(s.lines(x)[0], true, "%s %s: the name is Sluice's: give yours another one, here and where it is used", x.Kind, x.Name))
+	for _, y := range slices.Concat(f.limited, f.reached) {
+		for _, l := range y.lines {
+			if l.is("server") && slices.Contains(binds, here.ReplaceAllString(l.word(2), "$1")) {
+				f.add(l, false, "requests that go from here to %s, which is limited, count twice: limit one of both", x.name)
+			}
+		}
 	}
-	return found
 }
 
-// findDefaultsBefore looks for defaults of an earlier file. Sluice's backends stand before those of their own file, but no section can end others.
-func (s Set) findDefaultsBefore() []Finding {
-	before := s.sections(func(x Section) bool { return x.Kind == "defaults" })
-	before = slices.DeleteFunc(before, func(x section) bool { return x.file >= s.Target })
-	if len(before) == 0 {
-		return nil
+// findCounters looks for sticky counters of theirs that are Sluice's, wherever a request of a limited frontend passes. A counter that is
+// taken stays so for the whole request, and another rule to track by it is passed over without a word: theirs would not count, or ours
+// would not. Samples would read what ours have counted.
+func (f *finder) findCounters() {
+	// As the lines have it: which counters they need depends on the limit file.
+	ours := haproxy.CountersIn(f.Frontend)
+	for _, x := range slices.Concat(f.limited, f.reached) {
+		for _, l := range x.all() {
+			for _, n := range haproxy.CountersIn(strings.Join(l.words, " ")) {
+				if slices.Contains(ours, n) {
+					f.add(l, true, "sticky counter %d is Sluice's, also in samples such as sc%[1]d_http_req_rate. From HAProxy 2.8 on Sluice takes others by itself; "+
+						"before, leave these lines out, or have them in a HAProxy before this one", n)
+				}
+			}
+		}
 	}
-	last := before[len(before)-1]
-	return []Finding{s.finding(s.lines(last)[0], false,
-		"these defaults hold for Sluice's backends as well, which stand behind them in %s: have no default-server in them, or put both into one file", s.Names[s.Target])}
 }
 
-func (s Set) findInGlobal(o Ours) []Finding {
-	var found []Finding
-	for _, x := range s.sections(func(x Section) bool { return x.Kind == "global" }) {
-		for _, p := range s.lines(x) {
+// findSections looks at sections of the process, and for sections of theirs that are called as ours are.
+func (f *finder) findSections() {
+	for _, x := range f.sections {
+		// HAProxy would allow a frontend and a backend of one name, but not two tables, and each of these may have one.
+		shares := x.frontend() || x.kind == "backend" || x.kind == "peers"
+		// Read from the lines themselves, because a separate list would miss the next backend.
+		if shares && (strings.Contains(f.Ours.Process, "backend "+x.name+"\n") || strings.Contains(f.Ours.Process, "peers "+x.name+"\n")) {
+			f.add(x.lines[0], true, "%s %s: the name is Sluice's: give yours another one, here and where it is used", x.kind, x.name)
+		}
+		for _, l := range x.lines {
+			folder := strings.TrimRight(l.word(1), "/")
 			switch {
+			case x.kind != "global":
 			// Gone in 2.5, and refused from then on.
-			case p.says("nbproc") && !p.says("nbproc", "1"):
-				found = append(found, s.finding(p, true, "several processes (nbproc) cannot share tables: use threads, as HAProxy does by itself from 2.5 on"))
+			case l.is("nbproc") && !l.is("nbproc", "1"):
+				f.add(l, true, "several processes (nbproc) cannot share tables: use threads, as HAProxy does by itself from 2.5 on")
 			// What it binds it binds before; what it connects to it looks for in there, with each connection.
-			case p.says("chroot") && len(p.line.words) > 1:
+			case l.is("chroot"):
 				what := "HAProxy connects to the agent inside of %[1]s: start the agent with --spoe unix:%[1]s/run/sluice/spoa.sock"
-				if o.Costs { // beside that by default, but for an agent that reads HAProxy's variables
+				if f.Costs { // beside that by default, but for an agent that reads HAProxy's variables
 					what += " and --costs-socket unix:%[1]s/run/sluice/costs.sock"
 				}
-				found = append(found, s.finding(p, false, what, strings.TrimRight(p.line.words[1], "/")))
-			case p.says("default-path"):
-				found = append(found, s.finding(p, false, "HAProxy forgets default-path behind a filter spoe: write paths that stand behind the limited frontends from / on"))
-			case p.says("tune.bufsize") && o.Bandwidth:
-				found = append(found, s.finding(p, false, "bodies that are held cost less with \"tune.bufsize 131072\" (65536 before HAProxy 2.7), and each transfer more memory"))
+				f.add(l, false, what, folder)
+			case l.is("unix-bind", "prefix"):
+				f.add(l, false, "the socket of peers gets this prefix, too: start the agent with --peers unix:%s/run/sluice/peers.sock", strings.TrimRight(l.word(2), "/"))
+			case l.is("default-path"):
+				f.add(l, false, "HAProxy forgets default-path behind a filter spoe: write paths that stand behind the limited frontends from / on")
+			case l.is("tune.bufsize") && f.Bandwidth:
+				f.add(l, false, "bodies that are held cost less with \"tune.bufsize 131072\" (65536 before HAProxy 2.7), and each transfer more memory")
 			}
 		}
 	}
 	// The agent is a peer, and a session is refused to who calls the other one by a wrong name.
-	if peer, _ := s.Process(); peer != "" {
-		if peer == hostsName {
-			peer = "by its host's name"
-		}
-		found = append(found, Finding{File: s.Names[s.Target], What: fmt.Sprintf("HAProxy is called %s among its peers: start the agent with --local-peer and that name", peer)})
+	if peer := f.localPeer(); peer != "" {
+		f.add(nil, false, "HAProxy is called %s among its peers: start the agent with --local-peer and that name", peer)
 	}
-	return found
 }
 
-// hostsName is how HAProxy is called among its peers if its configuration does not say: its host's name, or what -L says.
-const hostsName = `"${HAPROXY_LOCALPEER}"`
-
-// Process is what of the process Sluice's lines depend on: how it is called among peers ("" if nobody says), and
-// whether Lua was told how to convert booleans, or is loaded before it can be.
-func (s Set) Process() (localPeer string, bools bool) {
-	for _, x := range s.sections(func(x Section) bool { return x.Kind == "global" || x.Kind == "peers" }) {
+// localPeer is how HAProxy is called among its peers, or "" if that is for Sluice to say.
+func (c *Config) localPeer() (name string) {
+	for _, x := range c.sections {
 		// Another localpeer would make it a stranger among peers that it has already.
-		if x.Kind == "peers" && localPeer == "" {
-			localPeer = hostsName
+		if x.kind == "peers" && name == "" {
+			name = "by the name of its host, or of -L,"
 		}
-		for _, p := range s.lines(x) {
-			if p.says("localpeer") && len(p.line.words) > 1 {
-				localPeer = p.line.words[1]
+		for _, l := range x.lines {
+			if x.kind == "global" && l.is("localpeer") {
+				name = l.word(1)
 			}
-			// From 3.1 on it wants to be told, and before the first script.
-			bools = bools || p.says("tune.lua.bool-sample-conversion") || p.says("lua-load") || p.says("lua-load-per-thread")
 		}
 	}
-	return localPeer, bools
+	return name
+}
+
+// Process is what Sluice's lines depend on. With more sticky counters than the three that HAProxy has before 2.8, ours are behind theirs.
+func (c *Config) Process(moreCounters bool) haproxy.Process {
+	p := haproxy.Process{LocalPeer: c.localPeer() != ""}
+	for _, x := range c.sections {
+		for _, l := range x.lines {
+			// From 3.1 on it wants to be told, and before the first script.
+			p.Bools = p.Bools || x.kind == "global" && (l.is("tune.lua.bool-sample-conversion") || l.is("lua-load") || l.is("lua-load-per-thread"))
+			if moreCounters {
+				for _, n := range haproxy.CountersIn(strings.Join(l.words, " ")) {
+					p.FirstCounter = max(p.FirstCounter, n+1)
+				}
+			}
+		}
+	}
+	return p
 }
