@@ -74,7 +74,7 @@ func TestIntoFiftyFrontends(t *testing.T) {
 	putIntoAndOut(t, "", b.String(), names...)
 }
 
-// In each of these, lines of ours in the wrong place make HAProxy warn, and with zero-warning refuse.
+// In each of these, lines of ours in the wrong place make HAProxy warn, and with zero-warning refuse, or refuse anyway.
 func TestIntoOrders(t *testing.T) {
 	const process = "global\n    zero-warning\ndefaults\n    mode http\n    timeout connect 5s\n    timeout client 50s\n    timeout server 50s\n"
 	const app = "\nbackend app\n    server a 127.0.0.1:9000\n"
@@ -83,6 +83,8 @@ func TestIntoOrders(t *testing.T) {
 		{"redirect alone", "frontend web\n    bind 127.0.0.1:8080\n    redirect scheme https code 301 if !{ path_beg /.well-known/ }\n    default_backend app" + app},
 		{"use-server", "listen web\n    bind 127.0.0.1:8080\n    use-server b if { path /b }\n    server a 127.0.0.1:9000\n    server b 127.0.0.1:9001\n"},
 		{"default_backend above", "frontend web\n    bind 127.0.0.1:8080\n    default_backend app\n    tcp-request connection reject if { src 192.0.2.1 }\n    monitor fail if { nbsrv(app) lt 1 }" + app},
+		{"cache and compression", "frontend web\n    bind 127.0.0.1:8080\n    compression algo gzip\n    http-request cache-use pictures\n    http-response cache-store pictures\n" +
+			"    default_backend app" + app + "cache pictures\n    total-max-size 4\n"},
 		{"http-request behind default_backend", "frontend web\n    bind 127.0.0.1:8080\n    default_backend app\n    http-request add-header Forwarded \"for=%ci\"" + app},
 	} {
 		t.Run(row.name, func(t *testing.T) { putIntoAndOut(t, "", process+row.text, "web") })

@@ -24,13 +24,34 @@ func (c *Config) With(o Ours) error {
 		if err != nil {
 			return err
 		}
-		blocks := map[int]string{rules: o.Frontend}
+		blocks := map[int]string{rules: x.filters() + o.Frontend}
 		blocks[choice] += o.Choice // one block, if nothing stands between them
 		for i, text := range blocks {
 			x.lines[i].put("    " + fmt.Sprintf(beginText, aboveText) + text + "    " + endMark + "\n")
 		}
 	}
 	return nil
+}
+
+// filters are lines for those that HAProxy adds by itself only as long as there are no others: caches, and compression behind them, as
+// HAProxy wants it.
+func (x *section) filters() (lines string) {
+	all := x.all()
+	add := func(filter ...string) {
+		text := "    " + strings.Join(filter, " ") + "\n"
+		if !strings.Contains(lines, text) && !slices.ContainsFunc(all, func(l *line) bool { return l.is(filter...) }) {
+			lines += text
+		}
+	}
+	for _, l := range all {
+		if l.is("http-request", "cache-use") || l.is("http-response", "cache-store") {
+			add("filter", "cache", l.word(2))
+		}
+	}
+	if slices.ContainsFunc(all, func(l *line) bool { return l.is("compression") }) {
+		add("filter", "compression")
+	}
+	return lines
 }
 
 // put puts a block behind a line.

@@ -140,6 +140,15 @@ func TestBlocksStandInHAProxysOrder(t *testing.T) {
 	}
 }
 
+// HAProxy adds filters by itself only as long as there are no others.
+func TestBlocksHaveFiltersOfTheirs(t *testing.T) {
+	const text = "defaults\n compression algo gzip\n compression type text/html\nfrontend web\n http-request cache-use a if TRUE\n filter cache b\n http-request cache-use b if TRUE\n http-response cache-store a\n"
+	got := with(t, Ours{Frontend: "    option contstats\n", Frontends: []string{"web"}}, text)[0]
+	if want := "\n    filter cache a\n    filter compression\n    option contstats\n"; !strings.Contains(got, want) || strings.Count(got, "filter") != 3 {
+		t.Errorf("With() = %q, want lines %q", got, want)
+	}
+}
+
 func TestBlocksHaveTheFilesLineEnds(t *testing.T) {
 	dos := strings.ReplaceAll(theirs, "\n", "\r\n")
 	got := with(t, Ours{Process: "global\n", Frontend: "    option contstats\n", Frontends: []string{"last"}}, dos)[0]

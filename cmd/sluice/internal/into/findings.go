@@ -85,7 +85,6 @@ func (c *Config) Find(o Ours) []Finding {
 	for _, x := range f.limited {
 		f.findMode(x)
 		f.findRules(x)
-		f.findFilters(x)
 		f.findPassed(x)
 		// Now, and not when the block is put there: people want to hear all that is wrong at once.
 		if _, _, err := x.places(); err != nil {
@@ -157,7 +156,7 @@ var (
 	answersOut = []string{"allow", "deny", "redirect", "return", "silent-drop"}
 	// Actions that change what our rules read behind them.
 	rewritesHeader = []string{"add-header", "del-header", "replace-header", "replace-value", "set-header"}
-	rewritesPath   = []string{"replace-path", "replace-pathq", "replace-uri", "set-path", "set-pathq", "set-uri"}
+	rewritesPath   = []string{"replace-path", "replace-pathq", "replace-uri", "set-path", "set-pathq", "set-query", "set-uri"}
 	// headerRead is a header in a rule of ours, or in the variable that names it.
 	headerRead = regexp.MustCompile(`\breq\.f?hdr\("?(?:\$\{[A-Z_]+-)?([^)}",]+)`)
 )
@@ -172,7 +171,10 @@ func (f *finder) findRules(x *section) {
 	for _, l := range all {
 		action := l.word(1)
 		readsHeader := func(m []string) bool { return strings.EqualFold(m[1], l.word(2)) }
+		engine := l.word(slices.Index(l.words, "engine") + 1)
 		switch {
+		case l.is("filter", "spoe") && strings.Contains(f.Frontend, "filter spoe engine "+engine+" "):
+			f.add(l, true, "engine %s of SPOE is Sluice's name: give yours another one, here and in its file", engine)
 		// All requests end then, some of them earlier.
 		case none && ends(l) && l.always():
 			f.add(l, true, "no request of frontend %s comes as far as Sluice's rules, because http-request rules without a condition end all. "+
@@ -182,8 +184,8 @@ func (f *finder) findRules(x *section) {
 			f.add(l, false, "requests that http-request rules above Sluice's end are neither limited nor counted")
 		case l.is("http-request") && slices.Contains(rewritesHeader, action) && slices.ContainsFunc(headerRead.FindAllStringSubmatch(f.Frontend, -1), readsHeader):
 			f.add(l, false, "Sluice reads this header as these rules leave it: users for which they write the same are one user. If that is wrong, have these rules in the backends")
-		case l.is("http-request", "set-method"), l.is("http-request") && f.Paths && slices.Contains(rewritesPath, action):
-			f.add(l, false, "Sluice reads methods and paths as these rules write them, not as clients sent them. If that is wrong, have these rules in the backends")
+		case l.is("http-request", "set-method"), l.is("http-request") && (f.Paths || strings.Contains(f.Frontend, "url_param(")) && slices.Contains(rewritesPath, action):
+			f.add(l, false, "Sluice reads methods, paths and queries as these rules write them, not as clients sent them. If that is wrong, have these rules in the backends")
 		case l.is("http-response") && (f.Bandwidth || f.Costs) && slices.Contains(answersOut, action):
 			f.add(l, false, "answers that these http-response rules end pass without limits of bandwidth and costs. Have the rules in the backends")
 		// The old form of http-request redirect. Its place does not matter.
@@ -196,35 +198,6 @@ func (f *finder) findRules(x *section) {
 		case l.is("option", "abortonclose"):
 			f.add(l, false, "with abortonclose, clients that close their half of a connection behind a request can get 400 while the agent is asked")
 		}
-	}
-}
-
-// findFilters looks for engines of SPOE of the same name, and for filters that HAProxy adds by itself as long as there are no others.
-func (f *finder) findFilters(x *section) {
-	all := x.all()
-	declared := func(filter ...string) bool {
-		return slices.ContainsFunc(all, func(l *line) bool { return l.is(append([]string{"filter"}, filter...)...) })
-	}
-	var filters []string
-	var users []*line
-	compression := false
-	for _, l := range all {
-		if i := slices.Index(l.words, "engine"); l.is("filter", "spoe") && i > 0 && strings.Contains(f.Frontend, "filter spoe engine "+l.word(i+1)+" ") {
-			f.add(l, true, "engine %s of SPOE is Sluice's name: give yours another one, here and in its file", l.word(i+1))
-		}
-		if l.is("compression") && !declared("compression") {
-			users, compression = append(users, l), true
-		}
-		if l.is("http-request", "cache-use") && !declared("cache", l.word(2)) {
-			users, filters = append(users, l), append(filters, fmt.Sprintf(`"filter cache %s"`, l.word(2)))
-		}
-	}
-	// The only order that HAProxy takes.
-	if compression {
-		filters = append(filters, `"filter compression"`)
-	}
-	for _, l := range users {
-		f.add(l, true, "beside other filters HAProxy wants a filter line for each cache and for compression, in this order: add %s to frontend %s", strings.Join(slices.Compact(filters), ", "), x.name)
 	}
 }
 

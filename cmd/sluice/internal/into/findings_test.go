@@ -67,8 +67,14 @@ func TestFind(t *testing.T) {
 			files:  []string{"frontend web\n mode http\n http-request del-header x-user\n http-request set-header X-Other a\n http-request replace-path a b\n http-request set-method GET\n"},
 			want: []string{
 				"a.cfg:3: mind: Sluice reads this header as these rules leave it: users for which they write the same are one user. If that is wrong, have these rules in the backends",
-				"a.cfg:5: mind: Sluice reads methods and paths as these rules write them, not as clients sent them. If that is wrong, have these rules in the backends (also at 6)",
+				"a.cfg:5: mind: Sluice reads methods, paths and queries as these rules write them, not as clients sent them. If that is wrong, have these rules in the backends (also at 6)",
 			},
+		},
+		{
+			name:   "what names the user may be in the query",
+			change: func(o *Ours) { o.Frontend += "    http-request set-var(txn.sluice_s3_id) url_param(AWSAccessKeyId)\n" },
+			files:  []string{"frontend web\n mode http\n http-request set-query a=b\n"},
+			want:   []string{"a.cfg:3: mind: Sluice reads methods, paths and queries as these rules write them, not as clients sent them. If that is wrong, have these rules in the backends"},
 		},
 		{name: "a rewritten path of no interest", files: []string{"frontend web\n mode http\n http-request set-path /a\n http-response allow\n"}},
 		{
@@ -81,14 +87,6 @@ func TestFind(t *testing.T) {
 			name:  "stats page",
 			files: []string{"frontend web\n mode http\n stats enable\n stats uri /stats\n"},
 			want:  []string{"a.cfg:3: mind: requests of the stats page count, and are never refused: have it in a frontend of its own (also at 4)"},
-		},
-		{
-			name:  "the order of filters",
-			files: []string{"frontend web\n mode http\n compression algo gzip\n compression type text/html\n http-request cache-use a if TRUE\n filter cache b\n http-request cache-use b if TRUE\n"},
-			want: []string{
-				`a.cfg:3: cannot coexist: beside other filters HAProxy wants a filter line for each cache and for compression, in this order: add "filter cache a", "filter compression" to frontend web (also at 4, 5)`,
-				"a.cfg:5: mind: requests that http-request rules above Sluice's end are neither limited nor counted (also at 7)",
-			},
 		},
 		{
 			name:  "sockets and names",
