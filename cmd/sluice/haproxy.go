@@ -29,7 +29,7 @@ func (*forHAProxy) Help() string {
 
 Run it again, and reload HAProxy, when the classes, the exempt addresses, the exempt paths, failed_auth or per_address of the limit file change; and when its mode does, if it has one of the last two. Everything else in the file, limits and exempt users above all, takes effect without. If a verb or a class is limited that was not limited before, its limit takes effect too, but users with it are asked about with each request until then. If nobody's bandwidth was limited before, it is limited, but large transfers cost HAProxy before 2.7 more until then.
 
-With --into, puts what limits need into a haproxy.cfg of your own, for the frontends that are named: a block of the process, and one in each frontend. It shows them as a diff, and says what in that file cannot be beside them, or what to mind. With --write it writes them, if haproxy -c takes the result; with --remove it takes them out again, byte for byte. haproxy/README.md, "Beside your own HAProxy", has the rest.
+With --into, puts what limits need into a haproxy.cfg of your own, for the frontends that are named: a block of the process, and one or two in each frontend. It shows them as a diff, and says what in that file cannot be beside them, or what to mind. With --write it writes them, if haproxy -c takes the result; with --check it exits with 1 if they are not there; with --remove it takes them out again, byte for byte. haproxy/README.md, "Beside your own HAProxy", has the rest.
 
 The exit code is 1 if the limit file has an error, the folder holds other things, or something in the configuration cannot coexist with the lines, else 0.`
 }
