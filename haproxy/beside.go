@@ -39,7 +39,7 @@ func (p Process) behindTheirs(text string) string {
 	})
 }
 
-// Lines is what a configuration of somebody's own needs so that Sluice's limits hold in it.
+// Lines is what an operator's own configuration needs so that Sluice's limits hold in it.
 type Lines struct {
 	Process  string            // a section global, and the tables and backends that all frontends share; before any defaults
 	Frontend string            // of each frontend: behind its http-request rules, before its redirect rules
@@ -47,7 +47,7 @@ type Lines struct {
 	Files    map[string]string // what these lines read, by their names in the folder
 }
 
-// Beside returns the lines for a configuration of somebody's own whose files of Sluice's are in a folder. They are
+// Beside returns the lines for an operator's own configuration whose files of Sluice's are in a folder. They are
 // blocks of haproxy.cfg. A frontend cannot tell which of its backends a request will go to, and a request that has
 // gone to backend asked never comes back to choose one: so here the question is asked in the frontend.
 func (c Config) Beside(folder string, p Process) (Lines, error) {

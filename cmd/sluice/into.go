@@ -33,7 +33,7 @@ type intoTheirs struct {
 	Remove   bool     `help:"With --into: take all lines out again." xor:"change"`
 }
 
-// A configuration is of somebody's own.
+// A configuration is an operator's own.
 type configuration struct {
 	into.Config
 	names                   []string

@@ -16,7 +16,7 @@ const (
 )
 
 // With puts our lines in: those of the process before the first section that is not global, those of the frontends where they are. After
-// an error nothing is to be written.
+// an error the texts have some lines only.
 func (c *Config) With(o Ours) error {
 	c.putProcess(fmt.Sprintf(beginText, "") + o.Process + endMark + "\n")
 	for _, x := range c.limited(o) {
@@ -79,7 +79,7 @@ func (c *Config) putProcess(block string) {
 // ends is whether a block can stand behind a line: behind one that says something, where no .if is open but those around.
 func (l *line) ends(depth int) bool { return l.says && !l.glued && l.depth == depth }
 
-// order is that in which HAProxy looks at rules, for which it warns of each that stands behind one of a later kind.
+// order is the order in which HAProxy looks at rules. It warns of a rule behind one of a later kind.
 var order = map[string]int{"tcp-request": 1, "monitor": 1, "http-request": 1, "redirect": 2, "use_backend": 3, "use-server": 3}
 
 // places are the lines behind which our rules stand, and those that choose a backend: behind the section's last http-request rule, because

@@ -1,4 +1,4 @@
-// Package into edits configurations of HAProxy that somebody else wrote. It reads them line by line, keeps every byte,
+// Package into edits configurations of HAProxy that its operators wrote. It reads them line by line, keeps every byte,
 // and puts lines of ours between marks, or takes them out again. It understands sections, words and conditions (.if) as
 // far as that needs, and expands no environment variables: what a variable says is not known to it.
 package into
@@ -19,8 +19,11 @@ type Config struct {
 type file struct {
 	name  string
 	end   string // of its lines
-	block string // what With puts in front of its first line
+	block string // of With, in front of its first line
 	lines []*line
+	last  *section
+	rule  *line // the one that goes on in the next line, if it says something
+	depth int   // how many .if are open
 }
 
 type line struct {
@@ -32,7 +35,7 @@ type line struct {
 	depth  int      // how many .if are open behind it,
 	around int      // and behind the head of its section
 	glued  bool     // it goes on in the next line
-	block  string   // what With puts behind it
+	block  string   // of With, behind it
 }
 
 type section struct {
@@ -47,15 +50,12 @@ var kinds = []string{
 	"log-forward", "log-profile", "mailers", "peers", "program", "resolvers", "ring", "traces", "userlist",
 }
 
-// Add reads the next file. What HAProxy would refuse stays as it is, but marks of blocks must come in pairs, because a block has no
-// known end otherwise.
+// Add reads the next file. Any text is one, but marks of blocks must come in pairs, because a block has no known end otherwise.
 func (c *Config) Add(name, text string) error {
 	// Blocks end as the file's own lines, so that editors and git do not show two kinds.
 	f := &file{name: name, end: endOf(strings.SplitAfterN(text, "\n", 2)[0])}
 	c.files = append(c.files, f)
-	var x *section
-	var rule *line // the one that goes on, if it says something
-	open, number, depth, end := 0, 0, 0, ""
+	open, number, end := 0, 0, ""
 	for raw := range strings.Lines(text) {
 		number++
 		mark := strings.TrimSpace(raw)
@@ -65,10 +65,9 @@ func (c *Config) Add(name, text string) error {
 			return fmt.Errorf("%s: line %d: %q stands in the block that begins in line %d", name, number, BeginMark, open)
 		case begins:
 			open, end = number, endOf(raw)
-			if x != nil && x.frontend() && !slices.Contains(c.Blocked, x.name) {
-				c.Blocked = append(c.Blocked, x.name)
+			if f.last != nil && f.last.frontend() && !slices.Contains(c.Blocked, f.last.name) {
+				c.Blocked = append(c.Blocked, f.last.name)
 			}
-			continue
 		case mark == endMark && open == 0:
 			return fmt.Errorf("%s: line %d: %q stands here without %q before it", name, number, endMark, BeginMark)
 		case mark == endMark:
@@ -77,42 +76,43 @@ func (c *Config) Add(name, text string) error {
 			if n := len(f.lines); n > 0 && !strings.HasSuffix(raw, "\n") {
 				f.lines[n-1].text = strings.TrimSuffix(f.lines[n-1].text, end)
 			}
-			continue
-		case open > 0:
-			continue
-		}
-		l := &line{file: f, text: raw, number: number, words: splitWords(raw), glued: continues(raw)}
-		f.lines = append(f.lines, l)
-		l.says = rule != nil || len(l.words) > 0
-		switch {
-		// No section begins in such a line, and no .if, even if its first word says so.
-		case rule != nil:
-			rule.words, l.words = append(rule.words, l.words...), nil
-		// .else and .elif leave as many open as there were.
-		case l.is(".if"):
-			depth++
-		// One too many is HAProxy's to refuse. Below 0 it would hide the next .if when a place is looked for.
-		case l.is(".endif"):
-			depth = max(0, depth-1)
-		// Also of a branch that does not hold: which one does depends on versions and variables.
-		case l.says && slices.Contains(kinds, l.words[0]):
-			x = c.newSection(l.words)
-		}
-		if rule == nil && l.says {
-			rule = l
-		}
-		if !l.glued {
-			rule = nil
-		}
-		if l.depth = depth; x != nil {
-			x.lines = append(x.lines, l)
-			l.around = x.lines[0].depth
+		case open == 0:
+			c.addLine(f, &line{file: f, text: raw, number: number, words: splitWords(raw), glued: continues(raw)})
 		}
 	}
 	if open > 0 {
 		return fmt.Errorf("%s: line %d: %q has no %q behind it", name, open, BeginMark, endMark)
 	}
 	return nil
+}
+
+func (c *Config) addLine(f *file, l *line) {
+	f.lines = append(f.lines, l)
+	l.says = f.rule != nil || len(l.words) > 0
+	switch {
+	// No section begins in such a line, and no .if, even if its first word says so.
+	case f.rule != nil:
+		f.rule.words, l.words = append(f.rule.words, l.words...), nil
+	// .else and .elif leave as many open as there were.
+	case l.is(".if"):
+		f.depth++
+	// One too many is HAProxy's to refuse. Below 0 it would hide the next .if when a place is looked for.
+	case l.is(".endif"):
+		f.depth = max(0, f.depth-1)
+	// Also of a branch that does not hold: which one does depends on versions and variables.
+	case slices.Contains(kinds, l.word(0)):
+		f.last = c.newSection(l.words)
+	}
+	switch {
+	case !l.glued:
+		f.rule = nil
+	case f.rule == nil && l.says:
+		f.rule = l
+	}
+	if l.depth = f.depth; f.last != nil {
+		f.last.lines = append(f.last.lines, l)
+		l.around = f.last.lines[0].depth
+	}
 }
 
 func (c *Config) newSection(words []string) *section {

@@ -15,7 +15,7 @@ import (
 type Finding struct {
 	File string
 	Line int      // 0: of the whole file
-	Also []string // other lines of which the same is true
+	Also []string // other lines with the same text
 	// Fatal: Sluice's lines do not work with it, and nothing is written.
 	Fatal bool
 	What  string // what is there, and what to do
@@ -164,30 +164,29 @@ var (
 // findRules looks for rules above ours that end or change what ours are to see, and for some whose effect is not expected.
 func (f *finder) findRules(x *section) {
 	all := x.all()
-	ends := func(l *line) bool {
-		return l.is("http-request") && (slices.Contains(answers, l.word(1)) || l.word(1) == "cache-use" || strings.HasPrefix(l.word(1), "lua."))
-	}
-	none := slices.ContainsFunc(all, func(l *line) bool { return slices.Contains(answers, l.word(1)) && ends(l) && l.always() })
+	every := func(l *line) bool { return l.is("http-request") && slices.Contains(answers, l.word(1)) && l.always() }
+	none := slices.ContainsFunc(all, every)
 	for _, l := range all {
 		action := l.word(1)
+		ends := l.is("http-request") && (slices.Contains(answers, action) || action == "cache-use" || strings.HasPrefix(action, "lua."))
 		readsHeader := func(m []string) bool { return strings.EqualFold(m[1], l.word(2)) }
 		engine := l.word(slices.Index(l.words, "engine") + 1)
 		switch {
 		case l.is("filter", "spoe") && strings.Contains(f.Frontend, "filter spoe engine "+engine+" "):
 			f.add(l, true, "engine %s of SPOE is Sluice's name: give yours another one, here and in its file", engine)
-		// All requests end then, some of them earlier.
-		case none && ends(l) && l.always():
+		case every(l):
 			f.add(l, true, "no request of frontend %s comes as far as Sluice's rules, because http-request rules without a condition end all. "+
 				"Give them one: with allow rules above a deny, have one \"http-request deny unless A or B\" in place of all of them", x.name)
-		case none && ends(l):
-		case ends(l):
+		// If all requests end, it does not matter that some do so earlier.
+		case ends && none:
+		case ends:
 			f.add(l, false, "requests that http-request rules above Sluice's end are neither limited nor counted")
 		case l.is("http-request") && slices.Contains(rewritesHeader, action) && slices.ContainsFunc(headerRead.FindAllStringSubmatch(f.Frontend, -1), readsHeader):
 			f.add(l, false, "Sluice reads this header as these rules leave it: users for which they write the same are one user. If that is wrong, have these rules in the backends")
 		case l.is("http-request", "set-method"), l.is("http-request") && (f.Paths || strings.Contains(f.Frontend, "url_param(")) && slices.Contains(rewritesPath, action):
 			f.add(l, false, "Sluice reads methods, paths and queries as these rules write them, not as clients sent them. If that is wrong, have these rules in the backends")
-		case l.is("http-response") && (f.Bandwidth || f.Costs) && slices.Contains(answersOut, action):
-			f.add(l, false, "answers that these http-response rules end pass without limits of bandwidth and costs. Have the rules in the backends")
+		case (l.is("http-response") || l.is("http-after-response")) && (f.Bandwidth || f.Costs) && slices.Contains(answersOut, action):
+			f.add(l, false, "answers that these rules end pass without limits of bandwidth and costs. Have the rules in the backends")
 		// The old form of http-request redirect. Its place does not matter.
 		case l.is("redirect"):
 			f.add(l, false, "requests that \"redirect\" answers count, and are never refused: HAProxy looks at it behind all http-request rules, and before it chooses a backend. "+
@@ -286,10 +285,10 @@ func (f *finder) findSections() {
 			// Gone in 2.5, and refused from then on.
 			case l.is("nbproc") && !l.is("nbproc", "1"):
 				f.add(l, true, "several processes (nbproc) cannot share tables: use threads, as HAProxy does by itself from 2.5 on")
-			// What it binds it binds before; what it connects to it looks for in there, with each connection.
+			// HAProxy binds sockets before, and looks for those that it connects to in there, with each connection.
 			case l.is("chroot"):
 				what := "HAProxy connects to the agent inside of %[1]s: start the agent with --spoe unix:%[1]s/run/sluice/spoa.sock"
-				if f.Costs { // beside that by default, but for an agent that reads HAProxy's variables
+				if f.Costs { // next to that by default, but not if the agent reads HAProxy's variables
 					what += " and --costs-socket unix:%[1]s/run/sluice/costs.sock"
 				}
 				f.add(l, false, what, folder)

@@ -52,7 +52,7 @@ func TestFind(t *testing.T) {
 		{name: "counters that are free", files: []string{"frontend web\n mode http\n http-request track-sc1 src\n http-request set-var(txn.a) sc1_gpc0,add(misc0_x)\n"}},
 		{
 			name:  "a rule for every request",
-			files: []string{"frontend web\n mode http\n http-request deny unless METH_GET\n http-request allow if { path_beg /a }\n http-request deny\n http-request auth\n"},
+			files: []string{"frontend web\n mode http\n http-request deny unless METH_GET\n http-request allow if { path_beg /a }\n http-request deny\n http-request auth\n http-request lua.a\n"},
 			want: []string{`a.cfg:5: cannot coexist: no request of frontend web comes as far as Sluice's rules, because http-request rules without a condition end all. ` +
 				`Give them one: with allow rules above a deny, have one "http-request deny unless A or B" in place of all of them (also at 6)`},
 		},
@@ -80,8 +80,8 @@ func TestFind(t *testing.T) {
 		{
 			name:   "answers that end",
 			change: func(o *Ours) { o.Bandwidth = true },
-			files:  []string{"frontend web\n mode http\n http-response allow if { status 200 }\n http-response set-header a b\n"},
-			want:   []string{"a.cfg:3: mind: answers that these http-response rules end pass without limits of bandwidth and costs. Have the rules in the backends"},
+			files:  []string{"frontend web\n mode http\n http-response allow if { status 200 }\n http-response set-header a b\n http-after-response allow\n"},
+			want:   []string{"a.cfg:3: mind: answers that these rules end pass without limits of bandwidth and costs. Have the rules in the backends (also at 5)"},
 		},
 		{
 			name:  "stats page",
