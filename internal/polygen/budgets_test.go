@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/cost"
 	"github.com/sluice-qos/sluice/pkg/limits"
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -31,20 +30,6 @@ func newCosting(t *testing.T, addr, name string) *generator {
 	g := newGenerator(t, addr, name, nil)
 	g.takeFile(t, thousandTokens)
 	return g
-}
-
-// takeFile has the polygen decide by another file.
-func (g *generator) takeFile(t *testing.T, text string) {
-	t.Helper()
-	set, err := limitfile.Parse("limits", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.write(t, text)
-	if err := g.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	g.adoptFile(set)
 }
 
 // charge charges a user so many tokens of the present day.
@@ -96,9 +81,7 @@ func TestCostsAreShown(t *testing.T) {
 		t.Errorf("Users() by tokens = %+v of units %q, want alice and carl", users.Users, users.Units)
 	}
 	live, stop, err := g.Watch(api.Question{Sort: api.ByCost("tokens"), N: 1, User: "alice"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer stop()
 	if l := (<-live).Value.(*api.Live); len(l.Users) != 1 || l.Users[0].User != "alice" || l.Totals.Spent != 1 || budgetOf(*l.User) != "spent, 1000 of 1000 used, 0 left" || len(l.Limited) != 1 {
 		t.Errorf("live answer %+v, want alice, who has spent the day", l)
@@ -135,9 +118,7 @@ func TestBudgetsOfManyTiers(t *testing.T) {
 	}
 	g.observe(now, u)
 	families, err := g.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, f := range families {
 		if f.GetName() != "sluice_users_near_budget" {
 			continue
@@ -192,9 +173,7 @@ func TestRestartedPolygenKnowsBudgets(t *testing.T) {
 	}
 	// What is charged from now on is heard of.
 	live, stop, err := one.Watch(api.Question{Sort: api.ByRate, N: 1, User: charged[0]})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer stop()
 	a.charge(charged[0], 100, 200)
 	testkit.Eventually(t, "a live answer has it", func() error {

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/internal/testkit"
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // The polygen that leads adds up each second of Redis' buckets once, with reports that are seconds late.
@@ -25,9 +24,7 @@ func TestClusterEventsAreCounted(t *testing.T) {
 	sent := 0.0
 	testkit.Eventually(t, "what is told of seconds is counted", func() error {
 		events := redisbus.Events{Second: g.lastTold() - 1, Tiers: []redisbus.EventsOf{{Name: "free", Classes: []redisbus.StartedClass{{Class: "GET", Starts: 2}, {Class: "LIST", Starts: 1}}, Ends: 3}}}
-		if err := b.AddEvents(t.Context(), fmt.Sprint("instance", sent), events); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, b.AddEvents(t.Context(), fmt.Sprint("instance", sent), events))
 		sent++
 		time.Sleep(time.Second)
 		if testutil.ToFloat64(g.metrics.clusterEnded.WithLabelValues("free")) == 0 {
@@ -36,13 +33,9 @@ func TestClusterEventsAreCounted(t *testing.T) {
 		return nil
 	})
 	follows.stop()
-	if err := follows.wait(t); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, follows.wait(t))
 	g.stop()
-	if err := g.wait(t); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, g.wait(t))
 	ended := testutil.ToFloat64(g.metrics.clusterEnded.WithLabelValues("free"))
 	if ended > 3*sent || testutil.ToFloat64(g.metrics.clusterStarted.WithLabelValues("free", "GET")) != 2*ended/3 ||
 		testutil.ToFloat64(g.metrics.clusterStarted.WithLabelValues("free", "LIST")) != ended/3 {
@@ -69,21 +62,14 @@ func TestClusterEventsOfManyTiers(t *testing.T) {
 func TestEventsOfAUser(t *testing.T) {
 	addr := redis(t)
 	g := newGenerator(t, addr, "one", nil)
-	set, err := limitfile.Parse("limits.yaml", []byte(userMetricsLimits))
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := parse(t, userMetricsLimits)
 	g.set.Store(set)
 	b := open(t, addr, 1)
 	second := g.lastTold()
 	of := redisbus.EventsOf{Name: "alice", Classes: []redisbus.StartedClass{{Class: "PUT", Starts: 2}, {Class: "GET", Starts: 1}}, Ends: 4}
-	if err := b.AddEvents(t.Context(), "one", redisbus.Events{Second: second, Users: []redisbus.EventsOf{of}}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.AddEvents(t.Context(), "one", redisbus.Events{Second: second, Users: []redisbus.EventsOf{of}}))
 	got, err := g.Events(t.Context(), api.Who{User: "alice"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	list := func(n int64) []int64 {
 		values := make([]int64, eventSeconds)
 		values[second-got.Begin] = n

@@ -3,7 +3,6 @@ package polygen
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -96,22 +95,4 @@ func TestAnswersOfNobody(t *testing.T) {
 	if u := g.Polygen.User(api.Who{User: limits.Key(long), IsKey: true}); u.Href != "/api/v1/users/"+limits.Key(long)+"?by=key" {
 		t.Errorf("User() of a key = %+v, want the link by=key", u)
 	}
-}
-
-// safeBuffer is a log that is written and read at the same time.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }

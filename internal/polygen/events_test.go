@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -23,18 +24,14 @@ func read(t *testing.T, messages <-chan *api.Message) []string {
 	for len(messages) > 0 {
 		m := <-messages
 		var fields map[string]any
-		if err := json.Unmarshal(m.JSON(), &fields); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(m.JSON(), &fields))
 		if fields["kind"] != m.Event || fields["time"] == nil {
 			t.Errorf("event %s is of kind %v, at %v", m.Event, fields["kind"], fields["time"])
 		}
 		delete(fields, "time")
 		delete(fields, "until")
 		text, err := json.Marshal(fields)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		all = append(all, string(text))
 	}
 	return all
@@ -43,9 +40,7 @@ func read(t *testing.T, messages <-chan *api.Message) []string {
 func listen(t *testing.T, g *generator, f api.Filter) <-chan *api.Message {
 	t.Helper()
 	messages, stop, err := g.Policies(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(stop)
 	return messages
 }
@@ -114,19 +109,13 @@ func TestEventsAsTheyHappen(t *testing.T) {
 	progress("alice", 0)
 	g.observe(now, redisbus.Usage{Instance: "one", Entries: []redisbus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 10}}})
 	g.sendPolicies(t.Context())
-	g.write(t, strings.Replace(tenGets, "GET: 10", "GET: 11", 1))
-	if err := g.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	g.adoptFile(g.options.Limits.Set())
+	g.takeFile(t, strings.Replace(tenGets, "GET: 10", "GET: 11", 1))
 	version := g.set.Load().Version()
 
 	var got []string
 	for _, text := range read(t, all) {
 		var e struct{ Kind, User, Version string }
-		if err := json.Unmarshal([]byte(text), &e); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal([]byte(text), &e))
 		got = append(got, strings.TrimSpace(fmt.Sprint(e.Kind, " ", e.User, e.Version)))
 	}
 	if diff := cmp.Diff([]string{"block alice", "unblock alice", "throttle bob", "limits " + version}, got); diff != "" {
@@ -162,9 +151,7 @@ func TestLostEvents(t *testing.T) {
 				Kind  string
 				Count int
 			}
-			if err := json.Unmarshal([]byte(text), &e); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, json.Unmarshal([]byte(text), &e))
 			if e.Count > 0 {
 				e.Kind += fmt.Sprint(" ", e.Count)
 			}

@@ -31,14 +31,10 @@ users:
 
 // An override is void from its time on, and valid again if the clock is set back.
 func TestOverridesExpire(t *testing.T) {
-	log := &safeBuffer{}
+	log := &testkit.Buffer{}
 	g := newGenerator(t, "127.0.0.1:1", "polygen", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	until := time.Now().Add(24 * time.Hour).Truncate(time.Second)
-	g.write(t, lent(until))
-	if err := g.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	g.adoptFile(g.options.Limits.Set())
+	g.takeFile(t, lent(until))
 	version := g.set.Load().Version()
 	for _, step := range []struct {
 		name  string
@@ -71,7 +67,7 @@ func TestOverridesExpire(t *testing.T) {
 // The end of an override by hand is in the audit once, though limits came into force
 // between its end and when that was looked at, and whatever the log's level.
 func TestEndOfOverrideByHandIsAudited(t *testing.T) {
-	log := &safeBuffer{}
+	log := &testkit.Buffer{}
 	g := newGenerator(t, "127.0.0.1:1", "polygen", func(o *Options) {
 		o.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelError}))
 	})
@@ -96,13 +92,9 @@ func TestEndOfOverrideByHandIsAudited(t *testing.T) {
 func TestExpiredAtStart(t *testing.T) {
 	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
 	g.write(t, lent(time.Now().Add(-time.Hour)))
-	if err := g.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, g.Reload())
 	p, err := New(Options{Name: "other", Bus: g.options.Bus, Limits: g.options.Limits})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if got := limitOf(p.set.Load(), ratelimit.Key{Class: "GET", User: "bob"}); got != 10 {
 		t.Errorf("limit %d, want 10", got)
 	}
@@ -123,11 +115,7 @@ func TestDryRunIsCountedApart(t *testing.T) {
 	a := startAgents(t, addr)
 	g := newGenerator(t, addr, "polygen", nil)
 	g.pretend(true)
-	g.write(t, dry)
-	if err := g.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	g.adoptFile(g.options.Limits.Set())
+	g.takeFile(t, dry)
 	now := g.clock.Now()
 	minute := now.Unix() / 60 * 60
 	g.observe(now, redisbus.Usage{Instance: "one", Entries: []redisbus.UsageEntry{

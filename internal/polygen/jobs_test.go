@@ -1,44 +1,26 @@
 package polygen
 
 import (
-	"encoding/json"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/sluice-qos/sluice/internal/api"
-
 	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
 
 // Answers of workers get the user's link and the head of the polygen that answers.
 func TestJobs(t *testing.T) {
-	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var answer any = workerapi.UserList{Database: "one", Found: 1, Users: []workerapi.UserJobs{{User: "staff", Tier: "staff", Running: []int64{7}}}}
+	worker, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/jobs/7":
-			answer = workerapi.Why{ID: 7, User: "staff"}
+			says(workerapi.Why{ID: 7, User: "staff"})(w, r)
 		case "/jobs/8":
-			answer = workerapi.Why{ID: 8}
+			says(workerapi.Why{ID: 8})(w, r)
+		default:
+			says(workerapi.UserList{Database: "one", Found: 1, Users: []workerapi.UserJobs{runs("staff", 7)}})(w, r)
 		}
-		_ = json.NewEncoder(w).Encode(answer)
-	}))
-	defer worker.Close()
-	file := filepath.Join(t.TempDir(), "limits.yaml")
-	if err := os.WriteFile(file, []byte(tenGets), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	watcher, err := WatchLimits(file, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := New(Options{Name: "one", Bus: open(t, redis(t), 1), Limits: watcher, JobWorkers: []string{strings.TrimPrefix(worker.URL, "http://")}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	})
+	p := newGenerator(t, redis(t), "one", func(o *Options) { o.JobWorkers = []string{worker} })
 	defer p.workers.close()
 	list := p.Jobs(t.Context(), 10)
 	if len(list.Users) != 1 || list.Users[0].User != "staff" || list.Users[0].Href != api.Path("staff") || list.Polygen != "one" {

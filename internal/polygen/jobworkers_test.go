@@ -64,9 +64,7 @@ func TestWorkersThatDoNotAnswer(t *testing.T) {
 	closed := testkit.FreeAddr(t)
 	var log bytes.Buffer
 	w, err := newWorkers([]string{silent, sick, good, stranger, closed, older}, client.Access{}, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	got := w.jobs(t.Context(), 10)
 	const hint = "name the address of a worker's riverqos handler with --jobs-worker"
 	want := api.Jobs{Found: 1, Users: []api.UserJobs{merged("ann", 1, 4, 7, time.Minute, 1)}, Workers: []api.JobWorker{
@@ -100,9 +98,7 @@ func TestAWorkerComesBack(t *testing.T) {
 	})
 	var log bytes.Buffer
 	w, err := newWorkers([]string{address}, client.Access{}, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	w.jobs(t.Context(), 1)
 	away.Store(false)
 	w.asked = time.Time{}
@@ -124,9 +120,7 @@ func TestQuestionsShareAnAnswer(t *testing.T) {
 		says(workerapi.UserList{Database: "one", Found: len(users), Users: users})(w, r)
 	})
 	w, err := newWorkers([]string{address}, client.Access{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	w.jobs(t.Context(), 1)
 	for _, n := range []int{50, 3, 150, 2} {
 		w.asked = time.Now() // however slow the machine
@@ -171,9 +165,7 @@ func TestJob(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w, err := newWorkers(tt.workers, client.Access{}, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			job, err := w.job(t.Context(), tt.id)
 			if diff := cmp.Diff(tt.jobs, job.Jobs); diff != "" || !errors.Is(err, tt.err) || err != nil && err.Error() != tt.text {
 				t.Errorf("Job(%d) = %v, want %s (-want +got):\n%s", tt.id, err, tt.text, diff)
@@ -197,9 +189,7 @@ func TestTheToken(t *testing.T) {
 	})
 	askWorkers := func(access client.Access, address string) string {
 		w, err := newWorkers([]string{address}, access, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return w.jobs(t.Context(), 1).Workers[0].Problem
 	}
 	if got := askWorkers(access, address); got != "" {

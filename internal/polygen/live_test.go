@@ -47,9 +47,7 @@ func TestWatch(t *testing.T) {
 	g := alone(t)
 	g.hear()
 	answers, stop, err := g.Watch(api.Question{Sort: api.ByConcurrent, N: 1, User: "mover"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer stop()
 	a := liveOf(t, answers)
 	if want := (api.Totals{Users: 3, InProgress: 8, Down: 7, Up: 8, Blocked: 1, Seen: 3, Capacity: maxKnownUsers}); a.Totals != want {
@@ -83,9 +81,7 @@ func TestAnswersAreShared(t *testing.T) {
 	var streams []<-chan *api.Message
 	for _, q := range questions {
 		answers, stop, err := g.Watch(q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer stop()
 		streams = append(streams, answers)
 		liveOf(t, answers)
@@ -112,9 +108,7 @@ func TestAnswersAreShared(t *testing.T) {
 func got(t *testing.T, g *generator, q api.Question) *api.Live {
 	t.Helper()
 	answers, stop, err := g.Watch(q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer stop()
 	return liveOf(t, answers)
 }
@@ -135,9 +129,7 @@ func TestLooksAreShared(t *testing.T) {
 func TestSlowWatcherMissesSome(t *testing.T) {
 	g := alone(t)
 	answers, stop, err := g.Watch(api.Question{Sort: api.ByRate, N: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer stop()
 	for range 3 {
 		g.everySecond()
@@ -192,9 +184,7 @@ func TestStreamsAreBounded(t *testing.T) {
 func TestLiveRuns(t *testing.T) {
 	g := newGenerator(t, redis(t), "polygen", nil).run(t)
 	answers, stop, err := g.Watch(api.Question{Sort: api.ByRate, N: 5, User: "bob"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer stop()
 	last := liveOf(t, answers).Time
 	testkit.Eventually(t, "answers after each full second", func() error { // some are late on a slow machine
@@ -212,17 +202,13 @@ func TestLiveRuns(t *testing.T) {
 func TestLiveOrigin(t *testing.T) {
 	g := newGenerator(t, redis(t), "polygen", nil).run(t)
 	answers, stop, err := g.Watch(api.Question{Sort: api.ByRate, N: 5, User: "mover"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer stop()
 	if u := liveOf(t, answers).User; u.Entry == nil || u.Entry.Line != 7 {
 		t.Errorf("entry %+v, want line 7", u.Entry)
 	}
 	g.write(t, strings.Replace(tenGets, "users:", "\n\nusers:", 1))
-	if err := g.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, g.Reload())
 	testkit.Eventually(t, "the entry is in line 9", func() error {
 		if u := liveOf(t, answers).User; u.Entry == nil || u.Entry.Line != 9 {
 			return fmt.Errorf("entry %+v", u.Entry)

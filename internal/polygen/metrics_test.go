@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/internal/testkit"
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -30,10 +29,7 @@ func TestMetricsOfTheFleet(t *testing.T) {
 // What polygen decides by is told when it changes, and so is whom it throttles.
 func TestMetricsOfDecisions(t *testing.T) {
 	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
-	set, err := limitfile.Parse("limits", []byte("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 10}}}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 10}}}\n")
 	g.adoptFile(set)
 	if got := testutil.ToFloat64(g.metrics.limitsInfo.WithLabelValues(set.Version())); got != 1 || testutil.CollectAndCount(g.metrics.limitsInfo) != 1 {
 		t.Errorf("sluice_polygen_limits_info of the new version = %v, want 1 and no other version", got)

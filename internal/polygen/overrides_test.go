@@ -74,9 +74,7 @@ func TestOverridesAreShared(t *testing.T) {
 		return nil
 	})
 	one.stop()
-	if err := one.wait(t); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, one.wait(t))
 	two.awaitLead(t)
 	three := newGenerator(t, addr, "three", nil).run(t)
 	three.awaitConcurrent(t, "bob", 50)
@@ -170,9 +168,7 @@ func TestOverridesOfDivergedHistories(t *testing.T) {
 	two.readOverrides(t.Context())
 	one.must(t, act("carol", `{"concurrent":60}`)) // which two has not read
 	version, list, err := one.options.Bus.Overrides(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, step := range []struct {
 		name       string
 		redis      func()
@@ -185,9 +181,7 @@ func TestOverridesOfDivergedHistories(t *testing.T) {
 			one.must(t, act("bob", `{"concurrent":70}`))
 			two.readOverrides(t.Context())
 			flush(t, addr)
-			if err := one.options.Bus.KeepOverrides(t.Context(), version, list, time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, one.options.Bus.KeepOverrides(t.Context(), version, list, time.Hour))
 		}, []*generator{two}, 70, 60},
 		{"removed meanwhile", func() {
 			one.remove(t, "bob")
@@ -208,7 +202,7 @@ func TestOverridesOfDivergedHistories(t *testing.T) {
 }
 
 func TestOverridesRefused(t *testing.T) {
-	log := &safeBuffer{}
+	log := &testkit.Buffer{}
 	g := newGenerator(t, redis(t), "one", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	key := act("~AB", `{"concurrent":5}`)
 	key.IsKey = true
@@ -261,22 +255,14 @@ func TestOverridesWithoutRedis(t *testing.T) {
 
 // A limit file that does not allow an override wins, until one does again.
 func TestFileWinsOverOverride(t *testing.T) {
-	log := &safeBuffer{}
+	log := &testkit.Buffer{}
 	g := newGenerator(t, redis(t), "one", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
-	reload := func(text string) {
-		t.Helper()
-		g.write(t, text)
-		if err := g.Reload(); err != nil {
-			t.Fatal(err)
-		}
-		g.adoptFile(g.options.Limits.Set())
-	}
 	g.must(t, act("bob", `{"tier":"moving","concurrent":50}`))
 	g.must(t, act("carol", `{"concurrent":60}`))
 	without := strings.NewReplacer("  moving: {bandwidth: {down: 10MiB, up: 5MiB}}\n", "", ", mover: moving", "").Replace(tenGets)
 	for range 2 {
-		reload(without)
-		reload(without + "# the same, in other words\n")
+		g.takeFile(t, without)
+		g.takeFile(t, without+"# the same, in other words\n")
 	}
 	if bob, carol := g.set.Load().User("bob"), g.set.Load().User("carol"); bob.Concurrent != 5 || bob.Tier != "free" || carol.Concurrent != 60 {
 		t.Errorf("bob has %s with %d, carol %d, want free with 5, and 60", bob.Tier, bob.Concurrent, carol.Concurrent)
@@ -290,7 +276,7 @@ func TestFileWinsOverOverride(t *testing.T) {
 		t.Errorf("told %d times, in force %v, want 1 each: %s", told, inForce, log)
 	}
 	g.must(t, act("dave", `{"concurrent":70}`)) // others may be set beside it
-	reload(tenGets)
+	g.takeFile(t, tenGets)
 	if bob := g.set.Load().User("bob"); bob.Concurrent != 50 || bob.Tier != "moving" {
 		t.Errorf("with the tier again bob has %s with %d, want moving with 50", bob.Tier, bob.Concurrent)
 	}
@@ -302,9 +288,7 @@ func TestTooManyOverrides(t *testing.T) {
 	for i := range list {
 		list[i] = limits.Override{User: fmt.Sprint("u", i), Limits: json.RawMessage(`{"concurrent":7}`), Reason: "r", Until: time.Now().Add(time.Hour)}
 	}
-	if err := g.keepOverrides(t.Context(), "7-x", list); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, g.keepOverrides(t.Context(), "7-x", list))
 	if _, err := g.Override(t.Context(), act("bob", `{"concurrent":50}`)); !errors.Is(err, api.ErrFull) {
 		t.Errorf("Override beyond %d = %v, want %v", len(list), err, api.ErrFull)
 	}
@@ -316,7 +300,7 @@ func TestTooManyOverrides(t *testing.T) {
 
 // An override ends by itself, and that is told.
 func TestOverrideExpires(t *testing.T) {
-	log := &safeBuffer{}
+	log := &testkit.Buffer{}
 	g := newGenerator(t, redis(t), "one", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	g.must(t, act("bob", `{"concurrent":50}`))
 	until, version := g.set.Load().Expires(), g.set.Load().Version()

@@ -18,7 +18,6 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -53,10 +52,7 @@ func TestOptions(t *testing.T) {
 }
 
 func TestLimitOf(t *testing.T) {
-	set, err := limitfile.Parse("limits", []byte(tenGets))
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := parse(t, tenGets)
 	for _, tt := range []struct {
 		key  ratelimit.Key
 		want int
@@ -258,11 +254,7 @@ func TestLimitsArePublished(t *testing.T) {
 
 func version(t *testing.T, text string) string {
 	t.Helper()
-	set, err := limitfile.Parse("limits", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return set.Version()
+	return parse(t, text).Version()
 }
 
 // A follower with an older file must not publish it.
@@ -275,9 +267,7 @@ func TestFollowerKeepsItsLimitsToItself(t *testing.T) {
 
 	second := newGenerator(t, addr, "second", nil)
 	second.write(t, strings.Replace(tenGets, "GET: 10", "GET: 99", 1))
-	if err := second.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, second.Reload())
 	second.run(t)
 	testkit.Eventually(t, "it follows", second.Ready)
 	second.wantPublication()
@@ -390,13 +380,9 @@ func TestMetrics(t *testing.T) {
 	g.observe(now, redisbus.Demand{{Instance: "one", User: "mover", Active: 1}, {Instance: "one", User: "staff", Active: 1}})
 	g.sendPolicies(t.Context()) // in vain: a user's shares, down and up
 	g.forgetUsers(now)
-	if err := g.renewLead(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, g.renewLead(t.Context()))
 	golden, err := os.Open("testdata/metrics.golden")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer golden.Close()
 	if err := testutil.GatherAndCompare(g.registry, golden,
 		"sluice_policies_sent_total", "sluice_policies_dropped_total", "sluice_seen_users", "sluice_throttled_users", "sluice_unknown_users", "sluice_blocked_users", "sluice_polygen_leading", "sluice_polygen_redis_lost"); err != nil {

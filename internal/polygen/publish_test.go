@@ -19,9 +19,7 @@ func TestLimitsThatRedisRefusesAreLogged(t *testing.T) {
 	t.Parallel()
 	_, addr := testkit.Redis(t)
 	admin, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer admin.Close()
 	answers := bufio.NewReader(admin)
 	command := func(text string) {
@@ -33,11 +31,9 @@ func TestLimitsThatRedisRefusesAreLogged(t *testing.T) {
 	}
 	command("ACL SETUSER narrow on >narrow +@all &* ~sluice:limits ~sluice:overrides ~sluice:{cluster}:*")
 	narrow, err := redisbus.Open(redisbus.Options{Addresses: []string{addr}, Username: "narrow", Password: "narrow", Timeout: testkit.Patience})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { narrow.Close() })
-	log := &safeBuffer{}
+	log := &testkit.Buffer{}
 	g := newGenerator(t, addr, "p", func(o *Options) { o.Bus, o.Logger = narrow, slog.New(slog.NewTextHandler(log, nil)) })
 	g.run(t).awaitLead(t)
 	testkit.Eventually(t, "a line of the log", func() error {

@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/redisbus/embedded"
 
 	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -40,14 +41,10 @@ users: {staff: staff, mover: moving}
 func redis(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	addr := l.Addr().String()
 	stop, err := embedded.Start(l, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(stop)
 	return addr
 }
@@ -62,9 +59,7 @@ func flush(t *testing.T, addr string) {
 func send(t *testing.T, addr, command string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer conn.Close()
 	answer := make([]byte, 5)
 	if _, err := conn.Write([]byte(command)); err != nil {
@@ -80,9 +75,7 @@ func send(t *testing.T, addr, command string) {
 func open(t testing.TB, addr string, shards int) *redisbus.Bus {
 	t.Helper()
 	b, err := redisbus.Open(redisbus.Options{Addresses: []string{addr}, Shards: shards, Timeout: testkit.Patience})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
@@ -105,9 +98,7 @@ func newGenerator(t testing.TB, addr, name string, change func(*Options)) *gener
 	}
 	g.write(t, tenGets)
 	watcher, err := WatchLimits(g.file, slog.New(slog.DiscardHandler), g.registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	o := Options{Name: name, Bus: open(t, addr, 1), Limits: watcher, Registerer: g.registry}
 	if change != nil {
 		change(&o)
@@ -163,9 +154,23 @@ func (g *generator) History(name string) api.History { return g.Polygen.History(
 
 func (g *generator) write(t testing.TB, text string) {
 	t.Helper()
-	if err := os.WriteFile(g.file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(g.file, []byte(text), 0o600))
+}
+
+// parse reads a limit file.
+func parse(t testing.TB, text string) *limits.Set {
+	t.Helper()
+	set, err := limitfile.Parse("limits", []byte(text))
+	testkit.Must(t, err)
+	return set
+}
+
+// takeFile has one that does not run decide by another file.
+func (g *generator) takeFile(t *testing.T, text string) {
+	t.Helper()
+	g.write(t, text)
+	testkit.Must(t, g.Reload())
+	g.adoptFile(g.options.Limits.Set())
 }
 
 // pretend has one that does not run lead, or be a standby, whatever Redis says.
@@ -288,10 +293,7 @@ func (a *agents) versions() []string {
 // published waits until the limits in Redis are these.
 func (a *agents) published(text string) {
 	a.t.Helper()
-	set, err := limitfile.Parse("limits", []byte(text))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	set := parse(a.t, text)
 	testkit.Eventually(a.t, "the limits are published", func() error {
 		published, err := a.bus.Limits(a.t.Context(), 1)
 		if err != nil {
@@ -320,14 +322,7 @@ func play(t *testing.T, text string, events []any, change func(*Options)) (sent 
 	t.Helper()
 	g := newGenerator(t, "127.0.0.1:1", "polygen", change)
 	g.pretend(true)
-	reload := func(text string) {
-		g.write(t, text)
-		if err := g.Reload(); err != nil {
-			t.Fatal(err)
-		}
-		g.adoptFile(g.options.Limits.Set())
-	}
-	reload(text)
+	g.takeFile(t, text)
 	now := time.Now()
 	var do func(any)
 	do = func(e any) {
@@ -341,7 +336,7 @@ func play(t *testing.T, text string, events []any, change func(*Options)) (sent 
 			now = now.Add(time.Duration(e))
 			g.bytes.Tick(now)
 		case file:
-			reload(string(e))
+			g.takeFile(t, string(e))
 		case leads:
 			g.pretend(bool(e))
 		case together:

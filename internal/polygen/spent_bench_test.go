@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/redisbus"
 
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -55,9 +56,7 @@ func benchmarkSpent(b *testing.B, users, agents, serve int) {
 		if err == nil {
 			_, err = redisbus.Decode(read)
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		reading += processorTime(b) - used
 	}
 	second := func(now time.Time) {
@@ -111,9 +110,7 @@ func benchmarkSpent(b *testing.B, users, agents, serve int) {
 // processorTime is what this process has used, with its collector.
 func processorTime(b *testing.B) time.Duration {
 	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 

@@ -14,10 +14,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -34,11 +34,7 @@ users: {mover: moving, staff: staff, dry: {tier: free, mode: dry-run}}
 func metered(t *testing.T, m UserMetrics, events func(now time.Time) []redisbus.Event) *generator {
 	t.Helper()
 	g := newGenerator(t, "127.0.0.1:1", "one", func(o *Options) { o.UserMetrics = m })
-	set, err := limitfile.Parse("limits.yaml", []byte(userMetricsLimits))
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.set.Store(set)
+	g.set.Store(parse(t, userMetricsLimits))
 	g.pretend(true)
 	now := g.clock.Now()
 	for _, e := range events(now) {
@@ -70,9 +66,7 @@ func used(now time.Time, key, class string, w limits.Window, n int) redisbus.Usa
 func (g *generator) series(t *testing.T) []string {
 	t.Helper()
 	families, err := g.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var all []string
 	for _, f := range families {
 		if !strings.HasPrefix(f.GetName(), "sluice_user_") {

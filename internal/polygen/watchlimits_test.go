@@ -1,7 +1,6 @@
 package polygen
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -36,16 +35,10 @@ type harness struct {
 	t    testing.TB
 	path string
 	reg  *prometheus.Registry
+	log  testkit.Buffer
 
 	mu        sync.Mutex
 	announced []int
-	log       bytes.Buffer
-}
-
-func (h *harness) Write(p []byte) (int, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.log.Write(p)
 }
 
 func (h *harness) changed(set *limits.Set) {
@@ -59,10 +52,8 @@ func (h *harness) changed(set *limits.Set) {
 func start(t testing.TB, path string, prepare ...func(*LimitWatcher)) *harness {
 	t.Helper()
 	h := &harness{t: t, path: path, reg: prometheus.NewRegistry()}
-	w, err := WatchLimits(path, slog.New(slog.NewTextHandler(h, nil)), h.reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w, err := WatchLimits(path, slog.New(slog.NewTextHandler(&h.log, nil)), h.reg)
+	testkit.Must(t, err)
 	h.LimitWatcher = w
 	for _, p := range prepare {
 		p(w)
@@ -118,8 +109,6 @@ func (h *harness) wantValid(valid float64) {
 func (h *harness) wantLogged(text string) {
 	h.t.Helper()
 	testkit.Eventually(h.t, "log", func() error {
-		h.mu.Lock()
-		defer h.mu.Unlock()
 		if !strings.Contains(h.log.String(), text) {
 			return fmt.Errorf("got\n%s\nwant a line with %s", &h.log, text)
 		}
@@ -129,16 +118,7 @@ func (h *harness) wantLogged(text string) {
 
 func write(t testing.TB, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
 func TestWrittenInPlace(t *testing.T) {
@@ -158,7 +138,7 @@ func TestRenamedOver(t *testing.T) {
 	h := start(t, path, fastPoll)
 	for i := 2; i <= 3; i++ {
 		write(t, filepath.Join(dir, ".limits.yaml.swp"), limitsOf(i))
-		must(t, os.Rename(filepath.Join(dir, ".limits.yaml.swp"), path))
+		testkit.Must(t, os.Rename(filepath.Join(dir, ".limits.yaml.swp"), path))
 		h.want([]int{2, 3}[:i-1]...)
 	}
 }
@@ -169,17 +149,17 @@ func TestKubernetesSwap(t *testing.T) {
 	path := filepath.Join(dir, "limits.yaml")
 	publish := func(i int) {
 		version := fmt.Sprintf("..2024_%d", i)
-		must(t, os.Mkdir(filepath.Join(dir, version), 0o700))
+		testkit.Must(t, os.Mkdir(filepath.Join(dir, version), 0o700))
 		write(t, filepath.Join(dir, version, "limits.yaml"), limitsOf(i))
-		must(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
-		must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+		testkit.Must(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
+		testkit.Must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
 	}
 	publish(1)
-	must(t, os.Symlink("..data/limits.yaml", path))
+	testkit.Must(t, os.Symlink("..data/limits.yaml", path))
 	h := start(t, path, fastPoll)
 	publish(2)
 	h.want(2)
-	must(t, os.RemoveAll(filepath.Join(dir, "..2024_1")))
+	testkit.Must(t, os.RemoveAll(filepath.Join(dir, "..2024_1")))
 	publish(3)
 	h.want(2, 3)
 }
@@ -208,7 +188,7 @@ func TestDeletedThenBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	write(t, path, limitsOf(1))
 	h := start(t, path, fastPoll)
-	must(t, os.Remove(path))
+	testkit.Must(t, os.Remove(path))
 	h.wantValid(0)
 	h.wantLogged("no such file")
 	if got := h.Set().User("anyone").Concurrent; got != 1 {
@@ -230,18 +210,18 @@ func TestDirectoryDeletedThenBack(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "etc")
 			path := filepath.Join(dir, "limits.yaml")
-			must(t, os.Mkdir(dir, 0o700))
+			testkit.Must(t, os.Mkdir(dir, 0o700))
 			write(t, path, limitsOf(1))
 			h := start(t, path, fastPoll, func(*LimitWatcher) {
 				if tt.before {
-					must(t, os.RemoveAll(dir))
+					testkit.Must(t, os.RemoveAll(dir))
 				}
 			})
 			if !tt.before {
-				must(t, os.RemoveAll(dir))
+				testkit.Must(t, os.RemoveAll(dir))
 			}
 			h.wantValid(0)
-			must(t, os.Mkdir(dir, 0o700))
+			testkit.Must(t, os.Mkdir(dir, 0o700))
 			write(t, path, limitsOf(2))
 			h.want(2)
 		})
@@ -272,7 +252,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("Set() after Reload has concurrent %d, want 2", got)
 	}
 	h.want(2)
-	must(t, os.Remove(path))
+	testkit.Must(t, os.Remove(path))
 	if err := h.Reload(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Reload without a file = %v, want fs.ErrNotExist", err)
 	}
@@ -283,7 +263,7 @@ func TestReloadBeforeRunIsAnnounced(t *testing.T) {
 	write(t, path, limitsOf(1))
 	h := start(t, path, slowPoll, func(w *LimitWatcher) {
 		write(t, path, limitsOf(2))
-		must(t, w.Reload())
+		testkit.Must(t, w.Reload())
 	})
 	h.want(2)
 }
@@ -313,28 +293,28 @@ func TestTouched(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	write(t, path, limitsOf(1))
 	old := time.Now().Add(-time.Hour)
-	must(t, os.Chtimes(path, old, old))
+	testkit.Must(t, os.Chtimes(path, old, old))
 	w, err := WatchLimits(path, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	must(t, err)
+	testkit.Must(t, err)
 	for _, tt := range []struct {
 		name   string
 		change func()
 		want   bool
 	}{
 		{"nothing changed", func() {}, false},
-		{"modified an hour ago to the second", func() { must(t, os.Chtimes(path, old, old.Add(time.Second))) }, true},
-		{"time put back", func() { must(t, os.Chtimes(path, old, old)) }, false},
-		{"other size at the same time", func() { write(t, path, limitsOf(10)); must(t, os.Chtimes(path, old, old)) }, true},
+		{"modified an hour ago to the second", func() { testkit.Must(t, os.Chtimes(path, old, old.Add(time.Second))) }, true},
+		{"time put back", func() { testkit.Must(t, os.Chtimes(path, old, old)) }, false},
+		{"other size at the same time", func() { write(t, path, limitsOf(10)); testkit.Must(t, os.Chtimes(path, old, old)) }, true},
 		{"other file of the same size and time", func() {
 			write(t, path+"2", limitsOf(1))
-			must(t, os.Chtimes(path+"2", old, old))
-			must(t, os.Rename(path+"2", path))
+			testkit.Must(t, os.Chtimes(path+"2", old, old))
+			testkit.Must(t, os.Rename(path+"2", path))
 		}, true},
 		{"modified just now", func() {
-			must(t, os.Chtimes(path, time.Now(), time.Now()))
-			must(t, w.Reload())
+			testkit.Must(t, os.Chtimes(path, time.Now(), time.Now()))
+			testkit.Must(t, w.Reload())
 		}, true},
-		{"gone", func() { must(t, os.Remove(path)) }, true},
+		{"gone", func() { testkit.Must(t, os.Remove(path)) }, true},
 	} {
 		tt.change()
 		if got := w.Touched(); got != tt.want {
@@ -348,10 +328,10 @@ func TestLimitMetrics(t *testing.T) {
 	write(t, path, limitsOf(1))
 	reg := prometheus.NewRegistry()
 	w, err := WatchLimits(path, slog.New(slog.DiscardHandler), reg)
-	must(t, err)
-	must(t, w.Reload()) // unchanged
+	testkit.Must(t, err)
+	testkit.Must(t, w.Reload()) // unchanged
 	write(t, path, limitsOf(2))
-	must(t, w.Reload())
+	testkit.Must(t, w.Reload())
 	write(t, path, broken)
 	if err := w.Reload(); err == nil {
 		t.Fatal("Reload of a broken file = nil, want an error")

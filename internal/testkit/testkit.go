@@ -8,6 +8,7 @@
 package testkit
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -198,4 +199,30 @@ func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return string(o.buf)
+}
+
+// Buffer is a bytes.Buffer for several goroutines, such as a log that a test reads while it is written.
+type Buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// Must ends the test with an error, if there is one. It is for steps whose success is not what the test proves.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // echo answers with what it was asked.
@@ -104,21 +105,15 @@ func gated(t *testing.T, tokens string) (g *daemon.Gate, path string) {
 	path = t.TempDir() + "/tokens"
 	replaceFile(t, path, tokens)
 	g, err := daemon.NewGate(daemon.Access{TokenFile: path}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return g, path
 }
 
 // replaceFile replaces a file at once.
 func replaceFile(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path+".new", []byte(text), 0o600))
+	testkit.Must(t, os.Rename(path+".new", path))
 }
 
 const (
@@ -131,13 +126,43 @@ func handler(source API) http.Handler {
 	return daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Ready: func() error { return nil }, Routes: Routes(source, live, nil)})
 }
 
+// A pathCase is a request, what the daemon is asked for it, and the error in the answer.
+type pathCase struct {
+	name, method, path string
+	status             int
+	asked              string
+	err                string
+}
+
+// checkPaths sends the requests. Each answer but a stream is JSON.
+func checkPaths(t *testing.T, cases []pathCase) {
+	for _, tt := range cases {
+		t.Run(tt.name, func(t *testing.T) {
+			e := &echo{}
+			w := httptest.NewRecorder()
+			handler(e).ServeHTTP(w, httptest.NewRequest(tt.method, tt.path, nil))
+			var failed apiError
+			headers := map[string]string{"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+			if w.Header().Get("Content-Type") != "text/event-stream" {
+				headers["Content-Type"] = "application/json"
+				if err := json.Unmarshal(w.Body.Bytes(), &failed); err != nil {
+					t.Errorf("the answer is no JSON: %v: %s", err, w.Body)
+				}
+			}
+			if w.Code != tt.status || e.asked != tt.asked || failed.Error != tt.err {
+				t.Errorf("%s %.60s = %d, asked %.90q, error %q, want %d, %.90q, %q", tt.method, tt.path, w.Code, e.asked, failed.Error, tt.status, tt.asked, tt.err)
+			}
+			for header, want := range headers {
+				if got := w.Header().Get(header); got != want {
+					t.Errorf("%s: %s, want %s", header, got, want)
+				}
+			}
+		})
+	}
+}
+
 func TestAPI(t *testing.T) {
-	for _, tt := range []struct {
-		name, method, path string
-		status             int
-		asked              string
-		err                string
-	}{
+	checkPaths(t, []pathCase{
 		{"top users", "GET", "/api/v1/users", 200, "users by rate, 100", ""},
 		{"in another order", "GET", "/api/v1/users?sort=concurrent&n=1", 200, "users by concurrent, 1", ""},
 		{"by bytes down", "GET", "/api/v1/users?sort=down", 200, "users by down, 100", ""},
@@ -178,25 +203,7 @@ func TestAPI(t *testing.T) {
 		{"nobody", "GET", "/api/v1/users/", 400, "", "a user's name of 0 bytes: want 1 to 16384"},
 		{"nothing can be changed", "POST", "/api/v1/users/alice", 405, "", "method POST is not allowed: use GET"},
 		{"nor deleted", "DELETE", "/api/v1/users", 405, "", "method DELETE is not allowed: use GET"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			e := &echo{}
-			w := httptest.NewRecorder()
-			handler(e).ServeHTTP(w, httptest.NewRequest(tt.method, tt.path, nil))
-			var failed apiError
-			if err := json.Unmarshal(w.Body.Bytes(), &failed); err != nil {
-				t.Errorf("the answer is no JSON: %v: %s", err, w.Body)
-			}
-			if w.Code != tt.status || e.asked != tt.asked || failed.Error != tt.err {
-				t.Errorf("%s %.60s = %d, asked %.80q, error %q, want %d, %.80q, %q", tt.method, tt.path, w.Code, e.asked, failed.Error, tt.status, tt.asked, tt.err)
-			}
-			for header, want := range map[string]string{"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"} {
-				if got := w.Header().Get(header); got != want {
-					t.Errorf("%s: %s, want %s", header, got, want)
-				}
-			}
-		})
-	}
+	})
 }
 
 // A daemon without users has no API.

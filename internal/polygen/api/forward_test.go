@@ -62,9 +62,7 @@ func (p *polygens) handler(t *testing.T, o ForwardOptions) http.Handler {
 		return api.Leader{}, false
 	}
 	f, err := NewForwarder(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -172,16 +170,12 @@ func TestForwardTLS(t *testing.T) {
 	cert, key := ca.Issue(t, dir, until) // for 127.0.0.1
 	gateOf := func(cert, key string) *daemon.Gate {
 		g, err := daemon.NewGate(daemon.Access{Cert: cert, Key: key}, slog.New(slog.DiscardHandler), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return g
 	}
 	serve := func(cert, key string) string {
 		l, g, err := daemon.Access{Cert: cert, Key: key}.Listen("127.0.0.1:0", slog.New(slog.DiscardHandler), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		serveUntilEnd(t, l, daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Ready: func() error { return nil }, Gate: g, Routes: Routes(&echo{}, nil, nil)}))
 		_, port, _ := net.SplitHostPort(l.Addr().String())
 		return port

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -28,12 +27,7 @@ import (
 // What is read from paths and queries.
 func TestLivePaths(t *testing.T) {
 	hashed := limits.Key("ümit")
-	for _, tt := range []struct {
-		name, method, path string
-		status             int
-		asked              string
-		err                string
-	}{
+	checkPaths(t, []pathCase{
 		{"live", "GET", "/api/v1/live", 200, `watch 50 by rate, user "", a key: false, stopped`, ""},
 		{"in another order", "GET", "/api/v1/live?sort=recent&n=1000", 200, `watch 1000 by recent, user "", a key: false, stopped`, ""},
 		{"with a user", "GET", "/api/v1/live?user=a%2Fb", 200, `watch 50 by rate, user "a/b", a key: false, stopped`, ""},
@@ -57,26 +51,7 @@ func TestLivePaths(t *testing.T) {
 		{"events of nobody", "GET", "/api/v1/events/", 400, "", "a user's name of 0 bytes: want 1 to 16384"},
 		{"events without Redis", "GET", "/api/v1/events/nobody", 503, `events of "nobody"`, "redis does not answer: really"},
 		{"of nobody", "GET", "/api/v1/history/", 400, "", "a user's name of 0 bytes: want 1 to 16384"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			e := &echo{}
-			w := httptest.NewRecorder()
-			handler(e).ServeHTTP(w, httptest.NewRequest(tt.method, tt.path, nil))
-			var failed apiError
-			stream := w.Header().Get("Content-Type") == "text/event-stream"
-			if err := json.Unmarshal(w.Body.Bytes(), &failed); !stream && err != nil {
-				t.Errorf("the answer is no JSON: %v: %s", err, w.Body)
-			}
-			if w.Code != tt.status || e.asked != tt.asked || failed.Error != tt.err {
-				t.Errorf("%s %.60s = %d, asked %.90q, error %q, want %d, %.90q, %q", tt.method, tt.path, w.Code, e.asked, failed.Error, tt.status, tt.asked, tt.err)
-			}
-			for header, want := range map[string]string{"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"} {
-				if got := w.Header().Get(header); got != want {
-					t.Errorf("%s: %s, want %s", header, got, want)
-				}
-			}
-		})
-	}
+	})
 }
 
 // tap is a Live whose streams have what a test sends.
@@ -107,9 +82,7 @@ func (l *tap) awaitStop(t *testing.T) {
 func serving(t *testing.T, h http.Handler) (address string, stop context.CancelFunc, ended <-chan error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	stop, ended = serveUntilEnd(t, l, h)
 	return l.Addr().String(), stop, ended
 }
@@ -137,9 +110,7 @@ func watching(t *testing.T, url string) (*http.Response, *bufio.Reader) {
 	client := http.Client{Transport: &http.Transport{}}
 	t.Cleanup(client.CloseIdleConnections)
 	res, err := client.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { res.Body.Close() })
 	return res, bufio.NewReader(res.Body)
 }
@@ -206,8 +177,7 @@ func TestStreamOfOneWhoGoes(t *testing.T) {
 func TestTooManyStreams(t *testing.T) {
 	w := httptest.NewRecorder()
 	handler(full{}).ServeHTTP(w, httptest.NewRequest("GET", "/api/v1/policies", nil))
-	var failed apiError
-	if err := json.Unmarshal(w.Body.Bytes(), &failed); w.Code != 503 || err != nil || failed.Error != "too many" {
+	if got := errorOf(t, w); w.Code != 503 || got != "too many" {
 		t.Errorf("GET /api/v1/policies = %d %s, want 503 and why", w.Code, w.Body)
 	}
 }
@@ -260,9 +230,7 @@ func TestStreamKeepsAlive(t *testing.T) {
 func stall(t *testing.T, address string) (large *api.Message) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/cause"
 )
 
@@ -104,16 +105,12 @@ func (s *schema) UnmarshalYAML(n *yaml.Node) error {
 func readDocument(t *testing.T) *document {
 	t.Helper()
 	f, err := os.Open("../../../docs/api.openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer f.Close()
 	d := &document{used: map[string]bool{}}
 	decoder := yaml.NewDecoder(f)
 	decoder.KnownFields(true)
-	if err := decoder.Decode(d); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, decoder.Decode(d))
 	if !strings.HasPrefix(d.OpenAPI, "3.1.") {
 		t.Errorf("openapi %s, want 3.1", d.OpenAPI)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // tool does what it is told, and remembers it.
@@ -242,9 +243,7 @@ func (d *document) answersOverrides(t *testing.T) {
 				continue
 			}
 			var answer any
-			if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, json.Unmarshal(w.Body.Bytes(), &answer))
 			content, ok := d.response(t, r).Content["application/json"]
 			if !ok {
 				t.Errorf("%s %s: the document has no JSON for %s", tt.method, tt.path, code)
@@ -275,9 +274,7 @@ func (d *document) answersOverrides(t *testing.T) {
 	}
 	list := (&tool{}).ask("GET", "/api/v1/overrides", "", nil)
 	var answer any
-	if err := json.Unmarshal(list.Body.Bytes(), &answer); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(list.Body.Bytes(), &answer))
 	get := d.Paths["/api/v1/overrides"].Get
 	report(t, "GET /api/v1/overrides", d.differences(t, "200", d.response(t, get.Responses["200"]).Content["application/json"].Schema, answer, true))
 	d.response(t, get.Responses["403"])

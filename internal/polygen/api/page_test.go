@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 func askPage(t *testing.T, method, path string, header ...string) *http.Response {
@@ -93,9 +95,7 @@ var (
 // Every file that the page names is served, and it names no other server.
 func TestFilesAreThere(t *testing.T) {
 	index, err := pageFiles.ReadFile("page/index.html")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	named := 0
 	for _, m := range address.FindAllStringSubmatch(string(index), -1) {
 		switch to := m[1]; {
@@ -125,9 +125,7 @@ func TestModules(t *testing.T) {
 	}
 	for _, name := range modules {
 		content, err := pageFiles.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if m := markup.Find(content); m != nil {
 			t.Errorf("%s has %s: data may become markup", name, m)
 		}
@@ -142,14 +140,10 @@ func TestModules(t *testing.T) {
 // The files of uPlot are those that its README says they are.
 func TestCharts(t *testing.T) {
 	readme, err := pageFiles.ReadFile("page/uplot/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, name := range []string{"uPlot.iife.min.js", "uPlot.min.css"} {
 		content, err := pageFiles.ReadFile("page/uplot/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if sum := fmt.Sprintf("%x", sha256.Sum256(content)); !strings.Contains(string(readme), sum) {
 			t.Errorf("uplot/README.md does not say that %s has the sum %s", name, sum)
 		}

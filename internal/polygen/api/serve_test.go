@@ -50,14 +50,10 @@ func TestStreamEndsWithItsToken(t *testing.T) {
 	l := newTap()
 	address, _, _ := serving(t, daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Gate: g, Routes: Routes(nil, l, nil)}))
 	request, err := http.NewRequest(http.MethodGet, "http://"+address+"/api/v1/live", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	request.Header.Set("Authorization", "Bearer "+annsToken)
 	res, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer res.Body.Close()
 	body := bufio.NewReader(res.Body)
 	wantBlock(t, body, ": the stream begins")

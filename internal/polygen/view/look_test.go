@@ -44,7 +44,9 @@ func TestOverview(t *testing.T) {
 	if diff := cmp.Diff(want, out.Totals); diff != "" {
 		t.Errorf("totals differ (-want +got):\n%s", diff)
 	}
-	for by, want := range map[api.Sort]string{api.ByRate: "alice bob", api.ByDown: "mover alice", api.ByRecent: "mover carl", api.ByCost("joules"): ""} {
+	for by, want := range map[api.Sort]string{
+		api.ByRate: "alice bob", api.ByConcurrent: "carl mover", api.ByDown: "mover alice", api.ByUp: "mover alice", api.ByRecent: "mover carl", api.ByCost("joules"): "",
+	} {
 		if got := names(out.Top(by, 2)); got != want {
 			t.Errorf("by %s: %s, want %s", by, got, want)
 		}

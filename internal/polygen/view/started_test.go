@@ -75,10 +75,8 @@ func TestStarted(t *testing.T) {
 func TestInProgressFarBelowTheLimit(t *testing.T) {
 	r := newRig(t)
 	r.started("one", "alice", 2, 0)
-	for _, l := range r.get("alice").Limits {
-		if l.Name == concurrent && l.Used != 2 {
-			t.Errorf("%d of %d in progress, want 2", l.Used, l.Max)
-		}
+	if l := limitOf(r.get("alice"), concurrent); l.Used != 2 {
+		t.Errorf("%d of %d in progress, want 2", l.Used, l.Max)
 	}
 }
 
@@ -88,17 +86,9 @@ func TestRequestsFarBelowTheLimit(t *testing.T) {
 	r.Limits(parse(t, "version: 1\ndefault_tier: a\ntiers: {a: {requests: {GET: {second: 100, minute: 600}}}}\n"))
 	r.started("one", "alice", 0, 3, ClassRates{"GET", Rates{Started: 3}})
 	r.started("two", "alice", 0, 5, ClassRates{"GET", Rates{Started: 4}}, ClassRates{"PUT", Rates{Started: 1}})
-	for _, tt := range []struct {
-		key, limit string
-		used       int64
-	}{
-		{"alice", "GET", 7},
-		{"alice", "GET/minute", 0}, // of which the pool tells
-	} {
-		for _, l := range r.get(tt.key).Limits {
-			if l.Name == tt.limit && (l.Used != tt.used || *l.Last != tt.used) {
-				t.Errorf("%s of %s: used %d, last %d, want %d", tt.limit, tt.key, l.Used, *l.Last, tt.used)
-			}
+	for limit, used := range map[string]int64{"GET": 7, "GET/minute": 0} { // of a minute the pool tells
+		if l := limitOf(r.get("alice"), limit); l.Used != used || *l.Last != used {
+			t.Errorf("%s: used %d, last %d, want %d", limit, l.Used, *l.Last, used)
 		}
 	}
 }

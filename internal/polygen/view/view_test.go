@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -32,9 +33,7 @@ users: {alice: free, mover: mover, staff: staff}
 func parse(t testing.TB, text string) *limits.Set {
 	t.Helper()
 	set, err := limitfile.Parse("limits", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return set
 }
 
@@ -107,9 +106,7 @@ func TestCounts(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
 			tt.history(r)
-			u := r.get("alice")
-			i := slices.IndexFunc(u.Limits, func(l api.Limit) bool { return l.Name == "GET" })
-			if l := u.Limits[i]; l.Used != tt.used || *l.Last != tt.last || l.Max != 10 {
+			if l := limitOf(r.get("alice"), "GET"); l.Used != tt.used || *l.Last != tt.last || l.Max != 10 {
 				t.Errorf("GET: %d of %d, %d in the last second, want %d of 10, %d", l.Used, l.Max, *l.Last, tt.used, tt.last)
 			}
 		})
@@ -238,8 +235,8 @@ func TestLongWindows(t *testing.T) {
 	} {
 		now := t0.Add(45*time.Second + tt.after)
 		u := r.User(now, "alice")
-		i := slices.IndexFunc(u.Limits, func(l api.Limit) bool { return l.Name == "GET/minute" })
-		if got := [2]int64{u.Limits[i].Used, *u.Limits[i].Last}; len(u.Why) != tt.why || got != tt.minute || u.Limits[i].Window != 60 {
+		l := limitOf(u, "GET/minute")
+		if got := [2]int64{l.Used, *l.Last}; len(u.Why) != tt.why || got != tt.minute || l.Window != 60 {
 			t.Errorf("%v later: %d limits are reached (%+v), minutes %v, want %d and %v", tt.after, len(u.Why), u.Why, got, tt.why, tt.minute)
 		}
 		if got := r.Top(now, api.ByRate, 1)[0].Rate; got < tt.rate-1e-9 || got > tt.rate+1e-9 {
@@ -345,43 +342,6 @@ func TestDecisions(t *testing.T) {
 	}
 	if diff := cmp.Diff(last[:maxDecisions], got); diff != "" {
 		t.Errorf("times of the last %d of 50 decisions differ (-want +got):\n%s", maxDecisions, diff)
-	}
-}
-
-func TestTop(t *testing.T) {
-	r := newRig(t)
-	r.demand(bandwidth.Report{Instance: "a", User: "d", Active: 3, Moved: [2]int64{5, 1}})
-	r.demand(bandwidth.Report{Instance: "b", User: "d", Active: 3, Moved: [2]int64{5, 1}})
-	r.demand(bandwidth.Report{Instance: "a", User: "e", Active: 7, Moved: [2]int64{9, 3}})
-	r.use("a", 9)
-	r.use("b", 4)
-	r.use("c", 4)
-	r.wait(time.Second)
-	r.use("a", 1)
-	for _, tt := range []struct {
-		by   api.Sort
-		n    int
-		want string
-	}{
-		{api.ByRate, 3, "a b c"},
-		{api.ByRate, 1, "a"},
-		{api.ByRate, 100, "a b c d e"},
-		{api.ByConcurrent, 2, "e d"},
-		{api.ByDown, 2, "d e"},
-		{api.ByUp, 2, "e d"},
-		{api.ByRecent, 3, "a c b"},
-	} {
-		var got []string
-		l := r.whole(r.now)
-		for _, u := range l.Top(tt.by, tt.n) {
-			got = append(got, u.User)
-		}
-		if names := strings.Join(got, " "); names != tt.want || l.Totals.Seen != 5 {
-			t.Errorf("Top(%s, %d) = %s of %d, want %s of 5", tt.by, tt.n, names, l.Totals.Seen, tt.want)
-		}
-	}
-	if u := r.Top(r.now, api.ByRate, 1)[0]; u.Rate != 9 {
-		t.Errorf("rate %v, want the 9 of the last full second", u.Rate)
 	}
 }
 
