@@ -57,23 +57,17 @@ func benchmark(b *testing.B, ask func(agent *redisbus.Bus, batch, n int) error) 
 		b.Run(fmt.Sprintf("redis/all/%d", n), func(b *testing.B) { benchmarkAt(b, server, addr, n, 8, 1, ask) })
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	addr = l.Addr().String()
 	stop, err := embedded.Start(l, "")
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	defer stop()
 	b.Run("embedded/one/16", func(b *testing.B) { benchmarkAt(b, nil, addr, 16, 0, 1, ask) })
 }
 
 func benchmarkAt(b *testing.B, server *testkit.Process, addr string, n, parallel, shards int, ask func(agent *redisbus.Bus, batch, n int) error) {
 	agent, err := redisbus.Open(redisbus.Options{Addresses: []string{addr}, Shards: shards, Timeout: 5 * time.Second})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	defer agent.Close()
 	var batches atomic.Int64
 	call := func() {

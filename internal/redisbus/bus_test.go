@@ -1,7 +1,6 @@
 package redisbus_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -158,9 +157,7 @@ func TestSubscribeComesBackAfterRedis(t *testing.T) {
 		_, err := b.Take(context.Background(), "a", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET"}, WindowStart: 17, Limit: 2, Need: 1}})
 		return err
 	}
-	if err := take(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, take())
 	if u := ear.next(t).(redisbus.Usage); u.Entries[0].Total != 1 {
 		t.Errorf("usage before = %+v, want 1", u)
 	}
@@ -211,14 +208,10 @@ func TestALostAnswerIsNotAskedForAgain(t *testing.T) {
 
 func TestSubscribeEndsWithItsContext(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	addr := l.Addr().String()
 	stop, err := embedded.Start(l, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer stop()
 	for _, at := range []string{addr, "127.0.0.1:1"} {
 		b := newServer(t, addr).openAt(t, at)
@@ -253,19 +246,15 @@ type server struct {
 
 	// Of the bus that was last opened:
 	registry *prometheus.Registry
-	log      *syncBuffer
+	log      *testkit.Buffer
 }
 
 func startEmbedded(t *testing.T) *server {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	addr := l.Addr().String()
 	stop, err := embedded.Start(l, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(stop)
 	return newServer(t, addr)
 }
@@ -317,16 +306,14 @@ func (s *server) openAt(t *testing.T, addr string) *redisbus.Bus {
 
 func (s *server) openWith(t *testing.T, o redisbus.Options) *redisbus.Bus {
 	t.Helper()
-	s.registry, s.log = prometheus.NewRegistry(), &syncBuffer{}
+	s.registry, s.log = prometheus.NewRegistry(), &testkit.Buffer{}
 	o.Registerer, o.Logger, o.Cluster = s.registry, slog.New(slog.NewTextHandler(s.log, nil)), s.cluster
 	patient := o.Timeout == 0
 	if patient {
 		o.Timeout = testkit.Patience
 	}
 	b, err := redisbus.Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if patient { // a subscription that begins anew may have missed what the test waits for
 		b.SetSilence(testkit.Patience)
 	}
@@ -352,9 +339,7 @@ func (s *server) do(t *testing.T, args ...any) any {
 func (s *server) metric(t *testing.T, name string) float64 {
 	t.Helper()
 	families, err := s.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	sum := 0.0
 	for _, f := range families {
 		if f.GetName() == name {
@@ -468,16 +453,12 @@ func (e ear) any(t *testing.T) redisbus.Event {
 
 func stop(t *testing.T, p *testkit.Process) {
 	t.Helper()
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, p.Signal(syscall.SIGSTOP))
 }
 
 func resume(t *testing.T, p *testkit.Process) {
 	t.Helper()
-	if err := p.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, p.Signal(syscall.SIGCONT))
 }
 
 // A proxy stands before a Redis and can lose its next answer, and with it the
@@ -491,9 +472,7 @@ type proxy struct {
 
 func startProxy(t *testing.T) *proxy {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	p := &proxy{listener: l}
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -543,35 +522,14 @@ func (p *proxy) serve(client net.Conn) {
 	}
 }
 
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
 // A password that Redis refuses is what the error says.
 func TestWrongPasswordIsTold(t *testing.T) {
 	_, addr := testkit.Redis(t)
 	raw := redis.NewClient(&redis.Options{Addr: addr})
 	defer raw.Close()
-	if err := raw.ConfigSet(t.Context(), "requirepass", "right").Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, raw.ConfigSet(t.Context(), "requirepass", "right").Err())
 	b, err := redisbus.Open(redisbus.Options{Addresses: []string{addr}, Password: "wrong", Timeout: testkit.Patience})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer b.Close()
 	_, err = b.Register(t.Context(), "a", "", "")
 	if err == nil || !strings.Contains(err.Error(), "WRONGPASS") || errors.Is(err, redisbus.ErrUnavailable) {

@@ -136,9 +136,7 @@ func chargeIsPoolsTake(t *testing.T, s *server) {
 func (s *server) hash(t *testing.T, key string) map[string]string {
 	t.Helper()
 	all, err := s.raw.HGetAll(context.Background(), key).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return all
 }
 

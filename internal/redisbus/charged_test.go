@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/cost"
 	rates "github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -43,9 +44,7 @@ func chargesAreRead(t *testing.T, s *server) {
 	read := func(user string, of ...rates.Cost) cost.Pools {
 		t.Helper()
 		got, err := b.Charges(t.Context(), user, slices.Values(of), noon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return got
 	}
 	want := maps.Clone(pools)

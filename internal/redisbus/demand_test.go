@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 )
 
@@ -80,9 +81,7 @@ func demandDivides(t *testing.T, s *server) {
 	for i := range 1500 {
 		reports = append(reports, bandwidth.Report{User: fmt.Sprint(i), Active: i + 1})
 	}
-	if err := b.Demand(context.Background(), "a", reports); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.Demand(context.Background(), "a", reports))
 	active := map[string]int{}
 	for len(active) < len(reports) {
 		d := ear.next(t).(redisbus.Demand)

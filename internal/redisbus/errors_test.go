@@ -18,9 +18,7 @@ import (
 func TestErrUnavailable(t *testing.T) {
 	server := miniredis.RunT(t)
 	b, err := Open(Options{Addresses: []string{server.Addr()}, Timeout: testkit.Patience})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer b.Close()
 	asks := []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "alice"}, Limit: 5, Need: 1}}
 	tests := []struct {
@@ -66,9 +64,7 @@ func TestErrUnavailable(t *testing.T) {
 	})
 	t.Run("closed", func(t *testing.T) {
 		closed, err := Open(Options{Addresses: []string{"127.0.0.1:1"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		closed.Close()
 		if _, err := closed.Register(context.Background(), "a", "", ""); !errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrUnavailable) {
 			t.Errorf("Register = %v, want only %v", err, redis.ErrClosed)

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 // eventsAddUp has several instances report the same second: what is read is the sum.
@@ -80,9 +81,7 @@ func eventsAddUp(t *testing.T, s *server) {
 		many = append(many, redisbus.EventsOf{Name: fmt.Sprint("tier", i), Classes: []redisbus.StartedClass{{Class: "GET", Starts: 1}}, Ends: 1})
 	}
 	for range 2 {
-		if err := b.AddEvents(ctx, "one", redisbus.Events{Second: -1, Tiers: many}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, b.AddEvents(ctx, "one", redisbus.Events{Second: -1, Tiers: many}))
 	}
 	all, err := b.TierEvents(ctx, -1)
 	if len(all) != len(many) || err != nil {
@@ -102,9 +101,7 @@ func TestEventsThatWereCutOff(t *testing.T) {
 	b, ctx := s.openAt(t, proxy.listener.Addr().String()), context.Background()
 	// Of two parts of a report.
 	of := []redisbus.EventsOf{{Name: "alice", Ends: 1}, {Name: "bob", Ends: 1}}
-	if err := b.AddEvents(ctx, "one", redisbus.Events{Second: 16, Users: of}); err != nil { // connects
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.AddEvents(ctx, "one", redisbus.Events{Second: 16, Users: of})) // connects
 	empty := func() { s.do(t, "FLUSHALL") }
 	for _, between := range []struct {
 		what   string

@@ -26,9 +26,7 @@ type keyRow struct {
 func documented(t *testing.T) (rows []*keyRow, channels []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/keys.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	code, span := regexp.MustCompile("`([^`]+)`"), regexp.MustCompile(`^(\d+) (s|min|h)\b`)
 	placeholder := regexp.MustCompile(`<[^>]+>`)
 	for line := range strings.Lines(string(text)) {
@@ -110,9 +108,7 @@ func TestKeysAreThoseOfTheTable(t *testing.T) {
 func TestChannelsAreThoseOfTheTable(t *testing.T) {
 	_, channels := documented(t)
 	code, err := os.ReadFile("keys.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var all []string
 	for _, m := range regexp.MustCompile(`Channel += "([^"]+)"`).FindAllStringSubmatch(string(code), -1) {
 		all = append(all, m[1])

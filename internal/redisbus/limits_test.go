@@ -94,9 +94,7 @@ func TestLimitFileInRedis(t *testing.T) {
 	limits := published("1", usersFile(50_000, 1))
 	publish := func() {
 		t.Helper()
-		if err := polygen.PublishLimits(ctx, limits); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, polygen.PublishLimits(ctx, limits))
 	}
 	read := func() {
 		t.Helper()
@@ -158,9 +156,7 @@ func TestLimitFileInRedis(t *testing.T) {
 func TestLimitsOfOthers(t *testing.T) {
 	s := startRedis(t)
 	polygen, other, agent := s.open(t, redisbus.Options{}), s.open(t, redisbus.Options{}), s.open(t, redisbus.Options{})
-	if err := other.PublishLimits(t.Context(), published("0", "x")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, other.PublishLimits(t.Context(), published("0", "x")))
 	if kept, err := polygen.KeepLimits(t.Context(), "0"); kept || err != nil {
 		t.Errorf("KeepLimits of another's publication = %v, %v, want false: this one does not have its file", kept, err)
 	}
@@ -181,9 +177,7 @@ func TestHalfPublishedLimitsAreNotRead(t *testing.T) {
 	s := startRedis(t)
 	ctx := t.Context()
 	whole, agent := s.open(t, redisbus.Options{}), s.open(t, redisbus.Options{})
-	if err := whole.PublishLimits(ctx, published("1", usersFile(20_000, 1))); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, whole.PublishLimits(ctx, published("1", usersFile(20_000, 1))))
 	// It may write the file, but no head: so it dies in between each time.
 	s.do(t, "ACL", "SETUSER", "half", "on", ">half", "+@all", "~sluice:limits:*", "&*")
 	half := s.open(t, redisbus.Options{Username: "half", Password: "half"})
@@ -193,9 +187,7 @@ func TestHalfPublishedLimitsAreNotRead(t *testing.T) {
 	if got, err := agent.Limits(ctx, 1); got.Version != "1" || string(got.File) != usersFile(20_000, 1) || err != nil {
 		t.Errorf("Limits = %q, %d bytes, %v, want the whole file before", got.Version, len(got.File), err)
 	}
-	if err := whole.PublishLimits(ctx, published("2", usersFile(40_000, 2))); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, whole.PublishLimits(ctx, published("2", usersFile(40_000, 2))))
 	if got, err := agent.Limits(ctx, 1); got.Version != "2" || string(got.File) != usersFile(40_000, 2) || err != nil {
 		t.Errorf("Limits = %q, %d bytes, %v, want the whole file that was published again", got.Version, len(got.File), err)
 	}
@@ -210,16 +202,12 @@ func TestLimitsOverASlowNetwork(t *testing.T) {
 	for i := range file {
 		file[i] = "abcdefghijklmnopqrstuvwxyz-_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[rand.IntN(64)]
 	}
-	if err := s.open(t, redisbus.Options{}).PublishLimits(ctx, published("1", string(file))); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, s.open(t, redisbus.Options{}).PublishLimits(ctx, published("1", string(file))))
 	stored := float64(s.do(t, "STRLEN", s.fileKeys(t)[0]).(int64))
 	const timeout = 250 * time.Millisecond
 	registry := prometheus.NewRegistry()
 	b, err := redisbus.Open(redisbus.Options{Addresses: []string{testkit.NewLink(t, s.addr, 100<<10).Addr}, Timeout: timeout, Registerer: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer b.Close()
 	read := func() float64 { return (&server{registry: registry}).metric(t, "sluice_bus_limits_read_bytes_total") }
 	// The first slice is read, and the reader stops in the second.

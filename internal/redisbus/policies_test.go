@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/redisbus"
 
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -47,9 +48,7 @@ func policiesToEach(t *testing.T, s *server) {
 
 func TestPublishWhileRedisIsAway(t *testing.T) {
 	b, err := redisbus.Open(redisbus.Options{Addresses: []string{"127.0.0.1:1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer b.Close()
 	for what, err := range map[string]error{
 		"PublishTo":       b.PublishTo(t.Context(), []redisbus.Addressed{{Message: redisbus.Slots{User: "alice"}, To: []string{"a", "b"}}}),

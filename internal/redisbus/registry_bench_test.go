@@ -47,9 +47,7 @@ func BenchmarkHeartbeats(b *testing.B) {
 func openBus(b *testing.B, addr string) *redisbus.Bus {
 	b.Helper()
 	opened, err := redisbus.Open(redisbus.Options{Addresses: []string{addr}, Timeout: 5 * time.Second})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	b.Cleanup(func() { opened.Close() })
 	return opened
 }

@@ -22,9 +22,7 @@ func heartbeatsCatchUp(t *testing.T, s *server) {
 	leave := func(gone ...string) {
 		names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(gone, name) })
 		for _, name := range gone {
-			if err := other.Leave(ctx, name); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, other.Leave(ctx, name))
 		}
 	}
 	for _, step := range []struct {

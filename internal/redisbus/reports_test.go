@@ -80,9 +80,7 @@ func TestPoolsDoNotWaitForStarts(t *testing.T) {
 		})
 	})
 	others.connected(t)
-	if err := b.Started(t.Context(), "a", time.Second, []redisbus.Started{{User: "alice", Starts: 1}}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.Started(t.Context(), "a", time.Second, []redisbus.Started{{User: "alice", Starts: 1}}))
 	<-starts
 	defer close(release)
 	if _, err := b.Take(t.Context(), "a", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: 17, Limit: 1, Debt: 1}}); err != nil {

@@ -282,9 +282,7 @@ func slotsDivides(t *testing.T, s *server) {
 		asks = append(asks, concurrency.Ask{User: fmt.Sprint(i % 700), Seq: uint64(1 + i/700), Want: 1 + i/700, Active: 1, Limit: 2, Refused: 1 + i})
 	}
 	slotted, err := b.Slots(context.Background(), "a", 1, asks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for i, g := range slotted.Grants {
 		held := min(2, 1+i/700)
 		if want := (concurrency.Grant{Held: held, Free: 2 - held}); g != want {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
 var startsOf = rapid.Custom(func(t *rapid.T) redisbus.Started {
@@ -53,9 +54,7 @@ func startsPublished(t *testing.T, s *server) {
 	for i := range 3000 {
 		many = append(many, redisbus.Started{User: fmt.Sprint(strings.Repeat("x", 100), i), Starts: 1, Classes: []redisbus.StartedClass{{Class: "GET", Starts: 1}}})
 	}
-	if err := b.Started(t.Context(), "a", time.Second, many); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.Started(t.Context(), "a", time.Second, many))
 	var heard []redisbus.Started
 	for messages := 0; len(heard) < len(many); messages++ {
 		starts, ok := ear.next(t).(redisbus.Starts)

@@ -13,6 +13,50 @@ import (
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
+// A decoded is a message and what it is read as.
+type decoded[T any] struct {
+	name, message string
+	want          T
+}
+
+func checkDecoded[T any](t *testing.T, decode func(string) (T, error), tests []decoded[T]) {
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := decode(tt.message)
+			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+				t.Errorf("%q is read with the error %v (-want +got):\n%s", tt.message, err, diff)
+			}
+		})
+	}
+}
+
+// A refused is a message and the error that it is.
+type refused struct{ name, message, err string }
+
+func checkRefused[T any](t *testing.T, decode func(string) (T, error), tests []refused) {
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, err := decode(tt.message); err == nil || err.Error() != tt.err {
+				t.Errorf("%q is read as %v, %v, want the error %s", tt.message, got, err, tt.err)
+			}
+		})
+	}
+}
+
+// fuzzDecoded holds a decoder to this: what is read is what the message says, and written again it is read the same.
+func fuzzDecoded[T any](f *testing.F, decode func(string) (T, error), encode func(T) string) {
+	f.Fuzz(func(t *testing.T, message string) {
+		got, err := decode(message)
+		if err != nil {
+			return
+		}
+		again, err := decode(encode(got))
+		if diff := cmp.Diff(got, again, cmp.AllowUnexported(change{})); err != nil || diff != "" {
+			t.Errorf("%q is read again as %v (-first +again):\n%s", message, err, diff)
+		}
+	})
+}
+
 func TestDecodeUsage(t *testing.T) {
 	over := func(second int64, class, user string, w limits.Window, total int) UsageEntry {
 		return UsageEntry{Second: second, Key: ratelimit.Key{Class: class, User: user, Window: w}, Total: total}
@@ -20,10 +64,7 @@ func TestDecodeUsage(t *testing.T) {
 	entry := func(second int64, class, user string, total int) UsageEntry {
 		return over(second, class, user, limits.Second, total)
 	}
-	tests := []struct {
-		name, message string
-		want          Usage
-	}{
+	checkDecoded(t, decodeUsage, []decoded[Usage]{
 		{"nothing changed", "1 4:host", Usage{Instance: "host"}},
 		{"one pool", "1 4:host 17 1 9:GET|alice 5", Usage{Instance: "host", Entries: []UsageEntry{entry(17, "GET", "alice", 5)}}},
 		{"two seconds", "1 4:host 17 2 5:GET|a 5:PUT|a 5 6 18 1 3:*|a 7", Usage{Instance: "host", Entries: []UsageEntry{
@@ -34,19 +75,11 @@ func TestDecodeUsage(t *testing.T) {
 		{"windows of a minute and an hour", "1 4:host 60 2 12:GET/minute|a 10:*/minute|a 5 6 60 1 5:GET|a 7 3600 1 7:/hour|/ 8", Usage{
 			Instance: "host", Entries: []UsageEntry{
 				over(60, "GET", "a", limits.Minute, 5), over(60, "*", "a", limits.Minute, 6), entry(60, "GET", "a", 7), over(3600, "", "/", limits.Hour, 8)}}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := decodeUsage(tt.message)
-			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
-				t.Errorf("decodeUsage(%q) = %v (-want +got):\n%s", tt.message, err, diff)
-			}
-		})
-	}
+	})
 }
 
 func TestDecodeUsageRefuses(t *testing.T) {
-	tests := []struct{ name, message, err string }{
+	checkRefused(t, decodeUsage, []refused{
 		{"nothing", "", `unknown version ""`},
 		{"a newer version", "3 4:host", `unknown version "3"`},
 		{"no instance", "1", `string "" is not as long as it says`},
@@ -63,40 +96,22 @@ func TestDecodeUsageRefuses(t *testing.T) {
 		{"a class with a control byte", "1 4:host 17 1 5:G\nT|a 5", `"G\nT|a" is not limit|user`},
 		{"a window that does not exist", "1 4:host 17 1 9:GET/day|a 5", `"GET/day|a" is not limit|user`},
 		{"a window alone", "1 4:host 17 1 4:hour 5", `"hour" is not limit|user`},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got, err := decodeUsage(tt.message); err == nil || err.Error() != tt.err {
-				t.Errorf("decodeUsage(%q) = %v, %v, want the error %s", tt.message, got, err, tt.err)
-			}
-		})
-	}
+	})
 }
 
 func TestDecodeProgress(t *testing.T) {
 	alice := ProgressEntry{User: "alice", Held: 6, Active: 5, Refused: 2, Limit: 10}
-	tests := []struct {
-		name, message string
-		want          Progress
-	}{
+	checkDecoded(t, decodeProgress, []decoded[Progress]{
 		{"nobody", "1 4:host", Progress{Instance: "host"}},
 		{"one user", "1 4:host 5:alice 6 5 2 10", Progress{Instance: "host", Entries: []ProgressEntry{alice}}},
 		{"two users", "1 4:host 5:alice 6 5 2 10 1:b 0 0 0 0", Progress{Instance: "host", Entries: []ProgressEntry{alice, {User: "b"}}}},
 		{"names that look like the rest", "1 5:1 1:x 10:1 2:3\x00\xff\n 5 0 0 0 1", Progress{Instance: "1 1:x", Entries: []ProgressEntry{
 			{User: "1 2:3\x00\xff\n 5", Limit: 1}}}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := decodeProgress(tt.message)
-			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
-				t.Errorf("decodeProgress(%q) = %v (-want +got):\n%s", tt.message, err, diff)
-			}
-		})
-	}
+	})
 }
 
 func TestDecodeProgressRefuses(t *testing.T) {
-	tests := []struct{ name, message, err string }{
+	checkRefused(t, decodeProgress, []refused{
 		{"nothing", "", `unknown version ""`},
 		{"a newer version", "2 4:host", `unknown version "2"`},
 		{"no instance", "1", `string "" is not as long as it says`},
@@ -104,40 +119,22 @@ func TestDecodeProgressRefuses(t *testing.T) {
 		{"no limit", "1 4:host 1:a 1 2 3", `number "": invalid syntax`},
 		{"a negative count", "1 4:host 1:a 1 -2 3 4", `number "-2": invalid syntax`},
 		{"a number too many", "1 4:host 1:a 1 2 3 4 5", `string "5" is not as long as it says`},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got, err := decodeProgress(tt.message); err == nil || err.Error() != tt.err {
-				t.Errorf("decodeProgress(%q) = %v, %v, want the error %s", tt.message, got, err, tt.err)
-			}
-		})
-	}
+	})
 }
 
 func TestDecodeDemand(t *testing.T) {
 	alice := bandwidth.Report{Instance: "host", User: "alice", Active: 2, Moved: [2]int64{3, 4}, Most: [2]int64{5, 6}, Share: [2]int64{7, 8}}
-	tests := []struct {
-		name, message string
-		want          Demand
-	}{
+	checkDecoded(t, decodeDemand, []decoded[Demand]{
 		{"nobody", "1 4:host", nil},
 		{"one user", "1 4:host 5:alice 2 3 4 5 6 7 8", Demand{alice}},
 		{"two users", "1 4:host 5:alice 2 3 4 5 6 7 8 1:b 0 0 0 0 0 0 0", Demand{alice, {Instance: "host", User: "b"}}},
 		{"names that look like the rest", "1 5:1 1:x 10:1 2:3\x00\xff\n 5 0 0 0 0 0 0 1", Demand{
 			{Instance: "1 1:x", User: "1 2:3\x00\xff\n 5", Share: [2]int64{0, 1}}}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := decodeDemand(tt.message)
-			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
-				t.Errorf("decodeDemand(%q) = %v (-want +got):\n%s", tt.message, err, diff)
-			}
-		})
-	}
+	})
 }
 
 func TestDecodeDemandRefuses(t *testing.T) {
-	tests := []struct{ name, message, err string }{
+	checkRefused(t, decodeDemand, []refused{
 		{"nothing", "", `unknown version ""`},
 		{"a newer version", "2 4:host", `unknown version "2"`},
 		{"no instance", "1", `string "" is not as long as it says`},
@@ -145,14 +142,7 @@ func TestDecodeDemandRefuses(t *testing.T) {
 		{"a share too few", "1 4:host 1:a 1 2 3 4 5 6", `number "": invalid syntax`},
 		{"a negative number", "1 4:host 1:a 1 2 -3 4 5 6 7", `number "-3": invalid syntax`},
 		{"a number too many", "1 4:host 1:a 1 2 3 4 5 6 7 8", `string "8" is not as long as it says`},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got, err := decodeDemand(tt.message); err == nil || err.Error() != tt.err {
-				t.Errorf("decodeDemand(%q) = %v, %v, want the error %s", tt.message, got, err, tt.err)
-			}
-		})
-	}
+	})
 }
 
 func TestDecodeChange(t *testing.T) {
@@ -177,23 +167,13 @@ func TestDecodeChange(t *testing.T) {
 	}
 }
 
-// What is read is what the message says: written again it is read the same.
 func FuzzDecodeUsage(f *testing.F) {
 	f.Add("1 4:host")
 	f.Add("1 4:host 17 2 9:GET|alice 5:PUT|a 5 6 18 1 3:*|a 7")
 	f.Add("1 5:1 1:x 17 1 12:*|| 1 2:3\x00\xff\n 5")
 	f.Add("1 4:host 17 9223372036854775807 5:GET|a 5")
 	f.Add("1 4:host 60 2 12:GET/minute|a 7:*/hour| 5 6 60 1 7:/hour|/ 8 60 1 14:GET/minute/h|a 8")
-	f.Fuzz(func(t *testing.T, message string) {
-		got, err := decodeUsage(message)
-		if err != nil {
-			return
-		}
-		again, err := decodeUsage(encodeUsage(got))
-		if diff := cmp.Diff(got, again); err != nil || diff != "" {
-			t.Errorf("decodeUsage(%q) is read again as %v (-first +again):\n%s", message, err, diff)
-		}
-	})
+	fuzzDecoded(f, decodeUsage, encodeUsage)
 }
 
 func FuzzDecodeCharged(f *testing.F) {
@@ -215,20 +195,13 @@ func FuzzDecodeProgress(f *testing.F) {
 	f.Add("1 4:host")
 	f.Add("1 4:host 5:alice 6 5 2 10 1:b 0 0 0 0")
 	f.Add("1 5:1 1:x 10:1 2:3\x00\xff\n 5 0 0 0 9223372036854775807")
-	f.Fuzz(func(t *testing.T, message string) {
-		got, err := decodeProgress(message)
-		if err != nil {
-			return
-		}
-		b := appendText([]byte("1 "), got.Instance)
-		for _, e := range got.Entries {
+	fuzzDecoded(f, decodeProgress, func(p Progress) string {
+		b := appendText([]byte("1 "), p.Instance)
+		for _, e := range p.Entries {
 			b = appendText(append(b, ' '), e.User)
 			b = fmt.Appendf(b, " %d %d %d %d", e.Held, e.Active, e.Refused, e.Limit)
 		}
-		again, err := decodeProgress(string(b))
-		if diff := cmp.Diff(got, again); err != nil || diff != "" {
-			t.Errorf("decodeProgress(%q) is read again as %v (-first +again):\n%s", message, err, diff)
-		}
+		return string(b)
 	})
 }
 
@@ -299,16 +272,7 @@ func FuzzDecodeEvents(f *testing.F) {
 func FuzzDecodeChange(f *testing.F) {
 	f.Add("2 1760000000 250000 3:1-x 3:2-y 1 1:d 1:b 3:a c")
 	f.Add("2 1760000000 250000 0: 3:1-x 0")
-	f.Fuzz(func(t *testing.T, message string) {
-		got, err := decodeChange(message)
-		if err != nil {
-			return
-		}
-		again, err := decodeChange(encodeChange(got))
-		if diff := cmp.Diff(got, again, cmp.AllowUnexported(change{})); err != nil || diff != "" {
-			t.Errorf("decodeChange(%q) is read again as %v (-first +again):\n%s", message, err, diff)
-		}
-	})
+	fuzzDecoded(f, decodeChange, encodeChange)
 }
 
 func encodeChange(c change) string {

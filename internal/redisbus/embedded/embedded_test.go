@@ -18,13 +18,9 @@ import (
 
 func TestStart(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "redis.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	stop, err := embedded.Start(l, "a password")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer stop()
 	client := redis.NewClient(&redis.Options{Addr: l.Addr().String(), Password: "a password"})
 	defer client.Close()
@@ -40,12 +36,8 @@ func TestStart(t *testing.T) {
 	if now, err := client.Time(ctx).Result(); err != nil || time.Since(now).Abs() > time.Hour {
 		t.Errorf("TIME = %v, %v, want the clock's", now, err)
 	}
-	if err := client.Set(ctx, "long", "x", time.Hour).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := client.Set(ctx, "short", "x", 20*time.Millisecond).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, client.Set(ctx, "long", "x", time.Hour).Err())
+	testkit.Must(t, client.Set(ctx, "short", "x", 20*time.Millisecond).Err())
 	testkit.Eventually(t, "a key expires with the clock", func() error {
 		if v, err := client.Get(ctx, "short").Result(); !errors.Is(err, redis.Nil) {
 			return fmt.Errorf("short = %q, %v, want it gone", v, err)
