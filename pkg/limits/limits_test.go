@@ -63,29 +63,6 @@ tiers:
 	})
 }
 
-func TestLimitsAll(t *testing.T) {
-	set := mustParse(t, `
-version: 1
-default_tier: both
-tiers:
-  both: {requests: {PUT: 50, "*": 200, GET: 100}}
-  own: {requests: {PUT: 50, GET: 100}}
-  all: {requests: {"*": 200}}
-  none: {}
-`)
-	for tier, want := range map[string][]limits.Rate{
-		"both": {perSecond("*", 200), perSecond("GET", 100), perSecond("PUT", 50)},
-		"own":  {perSecond("GET", 100), perSecond("PUT", 50)},
-		"all":  {perSecond("*", 200)},
-		"none": nil,
-	} {
-		l, _ := set.TierLimits(tier)
-		if got := slices.Collect(l.Rates()); !slices.Equal(got, want) {
-			t.Errorf("All() of %s = %v, want %v", tier, got, want)
-		}
-	}
-}
-
 func TestEveryClassCanBeLimited(t *testing.T) {
 	if classes := limits.BuiltinClasses(); !slices.IsSorted(classes) {
 		t.Errorf("BuiltinClasses() = %v, want them sorted", classes)

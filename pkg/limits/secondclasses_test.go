@@ -3,12 +3,10 @@ package limits_test
 import (
 	"slices"
 	"testing"
-
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 func TestSecondClasses(t *testing.T) {
-	set, err := limitfile.Parse("limits.yaml", []byte(`
+	set := mustParse(t, `
 version: 1
 default_tier: free
 classes:
@@ -21,10 +19,7 @@ users:
   alice: {tier: free, requests: {PUT: 5}}
   bob: {tier: free, requests: {PATCH: 5}, until: 2000-01-02}
   carol-*: {tier: free, requests: {LIST: 5}}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
+`)
 	want := []string{"GET", "HEAD", "LIST", "PATCH", "POST", "PUT"}
 	if got := set.SecondClasses(); !slices.Equal(got, want) {
 		t.Errorf("SecondClasses() = %q, want %q", got, want)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -101,9 +102,7 @@ func TestS3Classes(t *testing.T) {
 	} {
 		method, uri, _ := strings.Cut(tt.request, " ")
 		u, err := url.ParseRequestURI(uri)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if got := classOf(limits.S3Classes(), &http.Request{Method: method, URL: u}); got != tt.want {
 			t.Errorf("%s (%s) is of the class %q, want %q", tt.operation, tt.request, got, tt.want)
 		}

@@ -194,11 +194,7 @@ users:
 		{"carol", map[string]int{"costs.tokens": 18, "costs.pages/hour": 13}},
 		{"dora", map[string]int{"costs": 19}},
 	} {
-		got := map[string]int{}
-		for _, f := range OriginOf(set, tt.user).Fields {
-			got[f.Name] = f.Line
-		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
+		if diff := cmp.Diff(tt.want, linesOf(set, tt.user)); diff != "" {
 			t.Errorf("Origin of %q (-want +got):\n%s", tt.user, diff)
 		}
 	}

@@ -2,7 +2,6 @@ package limitfile
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -194,6 +193,15 @@ func TestTooManyServices(t *testing.T) {
 	}
 }
 
+// linesOf are the lines that set a user's limits, by field.
+func linesOf(set *limits.Set, user string) map[string]int {
+	lines := map[string]int{}
+	for _, f := range OriginOf(set, user).Fields {
+		lines[f.Name] = f.Line
+	}
+	return lines
+}
+
 func TestOriginOfJobs(t *testing.T) {
 	set := mustParse(t, `version: 1
 default_tier: free
@@ -224,12 +232,8 @@ users:
 		{"dora", map[string]int{"jobs.total": 7, "jobs.queues.analysis": 17, "jobs.queues.specview": 10, "jobs.class": 11}},
 		{"ernie", map[string]int{"jobs.total": 7, "jobs.queues": 18, "jobs.class": 18}},
 	} {
-		got := map[string]int{}
-		for _, f := range OriginOf(set, tt.user).Fields {
-			got[f.Name] = f.Line
-		}
-		if !maps.Equal(got, tt.want) {
-			t.Errorf("Origin(%s) has %v, want %v", tt.user, got, tt.want)
+		if diff := cmp.Diff(tt.want, linesOf(set, tt.user)); diff != "" {
+			t.Errorf("Origin of %q (-want +got):\n%s", tt.user, diff)
 		}
 	}
 	if f, ok := OriginOf(set, "carol").FieldOrigin("jobs.queues.analysis"); !ok || f.Line != 14 || f.Layer == TierLayer {

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -34,12 +35,9 @@ users:
 `
 
 func TestOrigin(t *testing.T) {
-	set, err := Parse("f", []byte(originFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := mustParse(t, originFile)
 	field := func(name string, line int, layer Layer) FieldOrigin {
-		return FieldOrigin{Name: name, Line: line, File: "f", Layer: layer}
+		return FieldOrigin{Name: name, Line: line, File: "limits.yaml", Layer: layer}
 	}
 	pro := []FieldOrigin{field("bandwidth.down", 9, TierLayer), field("bandwidth.up", 9, TierLayer), field("requests.GET", 8, TierLayer)}
 	free := []FieldOrigin{field("concurrent", 6, TierLayer), field("requests.*", 5, TierLayer), field("requests.GET", 5, TierLayer)}
@@ -47,15 +45,15 @@ func TestOrigin(t *testing.T) {
 		name, user string
 		want       Origin
 	}{
-		{"a tier's name", "alice", Origin{File: "f", User: 12, Tier: 7, TierFrom: FromEntry, Fields: pro}},
-		{"overrides hide what they name, all of it if unlimited", "bob", Origin{File: "f", User: 13, Tier: 7, TierFrom: FromEntry,
+		{"a tier's name", "alice", Origin{File: "limits.yaml", User: 12, Tier: 7, TierFrom: FromEntry, Fields: pro}},
+		{"overrides hide what they name, all of it if unlimited", "bob", Origin{File: "limits.yaml", User: 13, Tier: 7, TierFrom: FromEntry,
 			Fields: []FieldOrigin{field("bandwidth", 16, EntryLayer), field("requests.GET", 15, EntryLayer)}}},
-		{"overrides to the default tier", "carol", Origin{File: "f", User: 17, Tier: 4,
+		{"overrides to the default tier", "carol", Origin{File: "limits.yaml", User: 17, Tier: 4,
 			Fields: []FieldOrigin{field("concurrent", 17, EntryLayer), field("requests.*", 5, TierLayer), field("requests.GET", 5, TierLayer)}}},
-		{"a name that is not its own key", "~d", Origin{File: "f", User: 18, Tier: 7, TierFrom: FromEntry, Fields: pro}},
-		{"a class limited where the tier lifts all", "erin", Origin{File: "f", User: 19, Tier: 10, TierFrom: FromEntry,
+		{"a name that is not its own key", "~d", Origin{File: "limits.yaml", User: 18, Tier: 7, TierFrom: FromEntry, Fields: pro}},
+		{"a class limited where the tier lifts all", "erin", Origin{File: "limits.yaml", User: 19, Tier: 10, TierFrom: FromEntry,
 			Fields: []FieldOrigin{field("requests", 10, TierLayer), field("requests.PUT", 19, EntryLayer)}}},
-		{"named without saying anything", "frank", Origin{File: "f", User: 20, Tier: 4, Fields: free}},
+		{"named without saying anything", "frank", Origin{File: "limits.yaml", User: 20, Tier: 4, Fields: free}},
 		{"not named", "nobody", Origin{Tier: 4, Fields: free}},
 		{"no name", "", Origin{Tier: 4, Fields: free}},
 	} {
@@ -89,9 +87,7 @@ func TestOriginKnowsEveryLimit(t *testing.T) {
 	var sets []*limits.Set
 	for _, path := range glob(t, "testdata/good-*.yaml") {
 		set, err := Load(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		sets = append(sets, set)
 	}
 	rapid.Check(t, func(t *rapid.T) {
@@ -154,10 +150,7 @@ unreadable: guest
 `
 
 func TestOriginOfMore(t *testing.T) {
-	set, err := Parse("limits.yaml", []byte(originMore))
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := mustParse(t, originMore)
 	const main = "limits.yaml"
 	tier := func(name string, line int) FieldOrigin { return FieldOrigin{Name: name, Line: line, File: main} }
 	own := func(name string, line int) FieldOrigin {

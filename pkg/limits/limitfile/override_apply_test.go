@@ -15,6 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 	"pgregory.net/rapid"
 
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -289,9 +290,7 @@ func drawLimits(t *rapid.T) string {
 func TestWithIsWhatTheFileWouldSay(t *testing.T) {
 	plain := mustParse(t, overrideFile)
 	var head map[string]any
-	if err := yaml.Unmarshal([]byte(overrideFile), &head); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.Unmarshal([]byte(overrideFile), &head))
 	keys := []string{limits.ExemptKey, "probe", "team-y", "nobody"}
 	for _, user := range handUsers {
 		keys = append(keys, limits.Key(user))
@@ -403,10 +402,7 @@ func FuzzDecodeOverrides(f *testing.F) {
 	f.Add(EncodeOverrides([]limits.Override{newOverride("ernie", `"pro"`, 400*time.Hour), newOverride("a<b>&\u2028", `{"tier":"pro"}`, time.Hour)}))
 	f.Add([]byte(`[]`))
 	f.Add([]byte(`[{"user":"a","limits":[[[[1e9]]]],"reason":"r","since":"0001-01-01T00:00:00Z","until":"2199-12-31T23:59:59+23:59"}]`))
-	set, err := Parse("f", []byte(overrideFile))
-	if err != nil {
-		f.Fatal(err)
-	}
+	set := mustParse(f, overrideFile)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		list, err := DecodeOverrides(data)
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -27,9 +28,7 @@ func TestGoodFiles(t *testing.T) {
 	for _, path := range glob(t, "testdata/good-*.yaml") {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			set, err := Load(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			golden(t, path, print(set))
 		})
 	}
@@ -40,9 +39,7 @@ func TestBadFiles(t *testing.T) {
 	for _, path := range glob(t, "testdata/bad-*.yaml") {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			data, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			set, err := Parse(filepath.Base(path), data)
 			if errs := (Errors)(nil); set != nil || !errors.As(err, &errs) {
 				t.Fatalf("Parse = %v, %v, want Errors", set, err)
@@ -67,9 +64,7 @@ func TestExamples(t *testing.T) {
 	} {
 		t.Run(filepath.Base(tt.path), func(t *testing.T) {
 			set, err := Load(tt.path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			first, _, _ := strings.Cut(string(set.Source()), "\n")
 			if want := "# yaml-language-server: $schema=limits.schema.json"; strings.ReplaceAll(first, "../", "") != want {
 				t.Errorf("%s begins with %s, want %s", tt.path, first, want)
@@ -189,12 +184,8 @@ func TestLoad(t *testing.T) {
 	})
 	t.Run("too large", func(t *testing.T) {
 		path := filepath.Join(dir, "large.yaml")
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Truncate(path, 1<<40); err != nil { // sparse
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, nil, 0o600))
+		testkit.Must(t, os.Truncate(path, 1<<40)) // sparse
 		want := path + ":1:1: the file is larger than 64 MiB"
 		if _, err := Load(path); err == nil || err.Error() != want {
 			t.Errorf("Load = %v, want %s", err, want)
@@ -208,9 +199,7 @@ func TestSet(t *testing.T) {
 		"users: {zoe: pro, " + long + ": pro, ~bob: {tier: pro, concurrent: 1}, same: {tier: pro, concurrent: 9, over_limit: {concurrent: wait 2000ms}, priority: 3}}\n"
 	data := []byte(source)
 	set, err := Parse("f", data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for i := range data {
 		data[i] = 'x' // the caller's again
 	}
@@ -274,20 +263,16 @@ func TestSetIsSmall(t *testing.T) {
 	runtime.KeepAlive(file)
 }
 
+// filePatterns match the files of testdata, good ones and bad ones, and those that are shipped.
+var filePatterns = []string{"testdata/*.yaml", "../../../config/*.yaml", "../../../config/examples/*.yaml"}
+
 func FuzzParse(f *testing.F) {
-	for _, path := range append(glob(f, "testdata/*.yaml"), glob(f, "../../../config/*.yaml")...) {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			f.Fatal(err)
+	for _, pattern := range filePatterns {
+		for _, path := range glob(f, pattern) {
+			data, err := os.ReadFile(path)
+			testkit.Must(f, err)
+			f.Add(data)
 		}
-		f.Add(data)
-	}
-	for _, path := range glob(f, "../../../config/examples/*.yaml") {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(data)
 	}
 	f.Add([]byte("version: 1\ndefault_tier: free\ntiers: {free: {}, pro: {concurrent: 9}}\n" + "users:\n  alice: pro\n  bob: {tier: pro}\n"))
 	f.Add([]byte("? [a]\n: {<<: *x}\n"))
@@ -410,9 +395,7 @@ func golden(t *testing.T, path, got string) {
 	t.Helper()
 	path = strings.TrimSuffix(path, ".yaml") + ".txt"
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, []byte(got), 0o644))
 		return
 	}
 	want, err := os.ReadFile(path)

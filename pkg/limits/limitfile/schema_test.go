@@ -17,6 +17,7 @@ import (
 	"gopkg.in/yaml.v3"
 	"pgregory.net/rapid"
 
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -26,14 +27,10 @@ const schemaPath = "../../../config/limits.schema.json"
 func TestSchemaIsCurrent(t *testing.T) {
 	got := writeSchema(t)
 	if *update {
-		if err := os.WriteFile(schemaPath, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(schemaPath, got, 0o644))
 	}
 	want, err := os.ReadFile(schemaPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("config/limits.schema.json is not current; run go generate ./pkg/limits/limitfile (-file +schemafile_test.go):\n%s", diff)
 	}
@@ -141,7 +138,7 @@ var blind = map[string]string{
 // TestSchemaAgreesWithTheParser: on every good file, on every bad one that it can
 // judge, and on the files that are shipped.
 func TestSchemaAgreesWithTheParser(t *testing.T) {
-	for _, pattern := range []string{"testdata/good-*.yaml", "testdata/bad-*.yaml", "../../../config/*.yaml", "../../../config/examples/*.yaml"} {
+	for _, pattern := range filePatterns {
 		for _, path := range glob(t, pattern) {
 			name := filepath.Base(path)
 			if _, ok := blind[name]; ok {
@@ -149,14 +146,10 @@ func TestSchemaAgreesWithTheParser(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				data, err := os.ReadFile(path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				_, bad := Parse(name, data)
 				var n yaml.Node
-				if err := yaml.Unmarshal(data, &n); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, yaml.Unmarshal(data, &n))
 				if got := judge(t, toJSON(t, n.Content[0])); (got == nil) != (bad == nil) {
 					t.Errorf("the schema says %v, and Parse %v", got, bad)
 				}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -24,9 +25,7 @@ import (
 func writeSchema(t *testing.T) []byte {
 	t.Helper()
 	data, err := json.MarshalIndent(schemaFile(), "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return append(data, '\n')
 }
 

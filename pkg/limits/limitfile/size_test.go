@@ -34,7 +34,7 @@ func TestParseSize(t *testing.T) {
 func TestParseSizeErrors(t *testing.T) {
 	const forms = "must be a whole number of bytes, one with kB, MB, GB, KiB, MiB, GiB or TiB, or unlimited, got "
 	const units = "(valid: kB, MB, GB, KiB, MiB, GiB, TiB)"
-	for _, tt := range []struct{ name, in, want string }{
+	checkRefused(t, sizeScale.parse, []refused{
 		{"empty", "", forms + `""`},
 		{"text", "fast", forms + `"fast"`},
 		{"unit alone", "MiB", forms + `"MiB"`},
@@ -57,14 +57,7 @@ func TestParseSizeErrors(t *testing.T) {
 		{"one above the largest", "1099511627777", "must be at most 1TiB per second, got 1099511627777"},
 		{"above 64 bits", "99999999999999999999", "must be at most 1TiB per second, got 99999999999999999999"},
 		{"above 64 bits by its unit", "9999999999999TiB", "must be at most 1TiB per second, got 9999999999999TiB"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := sizeScale.parse(tt.in)
-			if got != 0 || err == nil || err.Error() != tt.want {
-				t.Errorf("parseSize(%q) = %d, %v, want %s", tt.in, got, err, tt.want)
-			}
-		})
-	}
+	})
 }
 
 func FuzzSize(f *testing.F) {
@@ -95,7 +88,7 @@ func TestParsePriority(t *testing.T) {
 			t.Fatalf("parsePriority(%d) = %d, %v, want %d", n, got, err, n)
 		}
 	}
-	for _, tt := range []struct{ name, in, want string }{
+	checkRefused(t, parsePriority, []refused{
 		{"empty", "", forms + `""`},
 		{"text", "high", forms + `"high"`},
 		{"unlimited", "unlimited", forms + `"unlimited"`},
@@ -109,14 +102,7 @@ func TestParsePriority(t *testing.T) {
 		{"one above the highest", "2048", forms + "2048"},
 		{"one below the lowest", "-2048", forms + "-2048"},
 		{"above 64 bits", "99999999999999999999", forms + "99999999999999999999"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := parsePriority(tt.in)
-			if got != 0 || err == nil || err.Error() != tt.want {
-				t.Errorf("parsePriority(%q) = %d, %v, want %s", tt.in, got, err, tt.want)
-			}
-		})
-	}
+	})
 }
 
 func FuzzPriority(f *testing.F) {

@@ -27,19 +27,6 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-func TestDistance(t *testing.T) {
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"kitten", "sitting", 3}, {"ab", "ba", 1}, {"abcd", "badc", 2}, {"ca", "abc", 3},
-	} {
-		if got := distance(tt.a, tt.b); got != tt.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
-		}
-	}
-}
-
 func TestListAndQuoteAreBounded(t *testing.T) {
 	if got, want := joinChoices(strings.Fields("a b c d e f g h i j k l m n")), "a, b, c, d, e, f, g, h, i, j, k, l, and 2 more"; got != want {
 		t.Errorf("list(a … n) = %s, want %s", got, want)

@@ -15,15 +15,9 @@ func TestParseWait(t *testing.T) {
 		want time.Duration
 	}{
 		{"refuse", 0},
-		{"wait 1ms", time.Millisecond},
 		{"wait 0.001s", time.Millisecond},
-		{"wait 250ms", 250 * time.Millisecond},
 		{"wait 0.5s", 500 * time.Millisecond},
-		{"wait 1.5s", 1500 * time.Millisecond},
 		{"wait 1.500s", 1500 * time.Millisecond},
-		{"wait 2s", 2 * time.Second},
-		{"wait 30s", limits.MaxWait},
-		{"wait 30000ms", limits.MaxWait},
 	} {
 		if got, err := parseWait(tt.in); time.Duration(got) != tt.want || err != nil {
 			t.Errorf("parseWait(%q) = %v, %v, want %v", tt.in, got, err, tt.want)
@@ -47,7 +41,7 @@ func TestParseWaitReadsEveryDuration(t *testing.T) {
 
 func TestParseWaitErrors(t *testing.T) {
 	const forms = "must be refuse, or wait and a duration from 1ms to 30s, such as wait 2s, got "
-	for _, tt := range []struct{ name, in, want string }{
+	checkRefused(t, parseWait, []refused{
 		{"empty", "", forms + `""`},
 		{"another word", "queue", forms + `"queue"`},
 		{"upper case", "Refuse", forms + `"Refuse"`},
@@ -79,14 +73,7 @@ func TestParseWaitErrors(t *testing.T) {
 		{"above the longest", "wait 30.001s", "must wait at most 30s, got 30.001s"},
 		{"above the longest in milliseconds", "wait 30001ms", "must wait at most 30s, got 30001ms"},
 		{"above 64 bits", "wait 99999999999999999999s", "must wait at most 30s, got 99999999999999999999s"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := parseWait(tt.in)
-			if got != 0 || err == nil || err.Error() != tt.want {
-				t.Errorf("parseWait(%q) = %v, %v, want %s", tt.in, got, err, tt.want)
-			}
-		})
-	}
+	})
 }
 
 func FuzzWait(f *testing.F) {
