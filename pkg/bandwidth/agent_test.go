@@ -47,6 +47,8 @@ func (h *agentHistory) step(t *testing.T, at time.Time, do string) string {
 	case "limit":
 		h.limit.Bytes[bandwidth.Down] = n
 		h.Limits(at, func(string) bandwidth.Limit { return h.limit })
+	case "edited": // the file has another limit, and the agent is not told yet
+		h.limit.Bytes[bandwidth.Down] = n
 	case "restarted":
 		h.Restarted(at)
 	case "tick":
@@ -175,6 +177,22 @@ func TestAgent(t *testing.T) {
 			{2 * ms, "share 60000", "share 60000"},
 			{3 * ms, "restarted", "active 0 moved 0 most 0 share 60000, now"},
 			{4 * ms, "start", "begins with 60000, share 60000, active 1 moved 0 most 0 share 60000, now"},
+		}},
+		{"what moves by credit is forgotten with HAProxy", 1000, []agentStep{
+			{0, "lent 50000", "active 1 moved 50000 most 56500 share 0, now"},
+			{1 * ms, "restarted", "active 0 moved 0 most 0 share 0, now"},
+		}},
+		{"a count brings the limit in force", 0, []agentStep{
+			{0, "start", "begins with 50000, share 50000, active 1 moved 0 most 0 share 0, now"},
+			{0, "edited 60000", ""},
+			{0, "count 1 0", ""},
+			{500 * ms, "tick", "share 30000, active 1 moved 0 most 301 share 0"},
+		}},
+		{"and so does what is lent", 0, []agentStep{
+			{0, "start", "begins with 50000, share 50000, active 1 moved 0 most 0 share 0, now"},
+			{0, "edited 60000", ""},
+			{0, "lent 40000", ""},
+			{500 * ms, "tick", "share 30000, active 1 moved 40000 most 45100 share 0"},
 		}},
 		{"what moves by credit is demand, until it moves no more", 1000, []agentStep{
 			{0, "lent 1000", "active 1 moved 1000 most 1620 share 0, now"},

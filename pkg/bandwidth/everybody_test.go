@@ -16,7 +16,7 @@ import (
 func TestUsersCatchUpInTime(t *testing.T) {
 	const others = 2500 // so many that the turn of those who come behind them comes late
 	rapid.Check(t, func(t *rapid.T) {
-		now := time.Unix(1_700_000_000, 0)
+		now := t0
 		limit := bandwidth.Limit{Bytes: [2]int64{1 << 20, 1 << 20}}
 		var crowded, empty *bandwidth.Agent
 		for _, a := range []**bandwidth.Agent{&crowded, &empty} {

@@ -21,8 +21,6 @@ const (
 	exactly  = 1.01 // what all may move at most, of the limit
 )
 
-var historyStart = time.Unix(1_700_000_000, 0)
-
 // A story is a history with its agents, their HAProxies and polygen.
 type story struct {
 	*history.Book
@@ -66,15 +64,15 @@ func tell(t *testing.T, limit int64, instances int, title, about, diagram string
 	for i := range instances {
 		name := string(rune('a' + i))
 		p := &party{story: s, name: name, Agent: bandwidth.NewAgent(bandwidth.Config{Instance: name})}
-		p.Cluster(historyStart.Add(-time.Minute), instances)
+		p.Cluster(t0.Add(-time.Minute), instances)
 		p.TakeOutput()
 		names, s.all = append(names, name), append(s.all, p)
 	}
-	s.watch.Instances(historyStart.Add(-time.Minute), names)
+	s.watch.Instances(t0.Add(-time.Minute), names)
 	return s, s.all
 }
 
-func (s *story) clock() time.Time { return historyStart.Add(s.Now()) }
+func (s *story) clock() time.Time { return t0.Add(s.Now()) }
 
 // at lets time pass, 5 ms at a time.
 func (s *story) at(now int) {

@@ -25,11 +25,11 @@ func TestRestMissesNothing(t *testing.T) {
 		instances := rapid.IntRange(1, 2).Draw(t, "instances")
 		began := func() *bandwidth.Agent {
 			a := bandwidth.NewAgent(bandwidth.Config{Instance: "a"})
-			a.Cluster(time.Unix(1_700_000_000, 0), instances)
+			a.Cluster(t0, instances)
 			return a
 		}
 		often, seldom := began(), began()
-		now := time.Unix(1_700_000_000, 0)
+		now := t0
 		until := now
 		var moved int64
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {

@@ -59,6 +59,15 @@ func (o *one) want(of []limits.Cost, amount int64, want cost.Verdict) {
 	}
 }
 
+// wantCharged compares what the pool of a limit has of the window of a second.
+func (o *one) wantCharged(user string, c limits.Cost, second, want int64) {
+	o.t.Helper()
+	pool := cost.Pool{User: user, Unit: c.Unit, Window: c.Window, Start: c.WindowStart(second)}
+	if got := o.redis.pools[pool].Charged; got != want {
+		o.t.Errorf("%+v has %d, want %d", pool, got, want)
+	}
+}
+
 var (
 	allowed = cost.Verdict{Allowed: true, Charged: true, Second: t0.Unix()}
 	start   = t0.Unix() - t0.Unix()%60
@@ -164,9 +173,7 @@ func TestAgentDryRun(t *testing.T) {
 	}
 	o.Settle(o.now, "alice", t0.Unix(), -30, dry)
 	o.exchange()
-	if got := o.redis.pools[cost.Pool{User: "alice", Unit: "tokens", Window: limits.Minute, Start: start}]; got.Charged != 130 {
-		t.Errorf("the pool has %d, want 130", got.Charged)
-	}
+	o.wantCharged("alice", dry[0], t0.Unix(), 130)
 	// The next window owes nothing for it.
 	o.now = o.now.Add(time.Minute)
 	if got, want := o.request(dry, 100), (cost.Verdict{Allowed: true, Charged: true, Second: o.now.Unix()}); got != want {
@@ -179,9 +186,7 @@ func TestAgentDryRun(t *testing.T) {
 	o.want(both, 90, allowed)
 	o.want(both, 50, cost.Verdict{Allowed: true, Charged: true, Second: t0.Unix(), WouldRefuse: dry[0]})
 	o.want(both, 50, refusal(both[1], cause.Pool))
-	if got := o.redis.pools[cost.Pool{User: "alice", Unit: "tokens", Window: limits.Minute, Start: start}]; got.Charged != 140 {
-		t.Errorf("the pool of the dry run has %d, want 140", got.Charged)
-	}
+	o.wantCharged("alice", dry[0], t0.Unix(), 140)
 }
 
 // An overrun is charged to the present window, and its debt to the one after.
@@ -192,9 +197,7 @@ func TestAgentOverrun(t *testing.T) {
 	o.Settle(o.now, "alice", t0.Unix(), 130, aliceTokens)
 	o.exchange()
 	present := aliceTokens[0].WindowStart(o.now.Unix())
-	if got := o.redis.pools[cost.Pool{User: "alice", Unit: "tokens", Window: limits.Minute, Start: present}]; got.Charged != 130 {
-		t.Errorf("the present window has %d, want 130", got.Charged)
-	}
+	o.wantCharged("alice", aliceTokens[0], present, 130)
 	o.now = o.now.Add(time.Minute)
 	if left, _, _ := o.Left(o.now, "alice", needs(aliceTokens, 1)); left != 70 {
 		t.Errorf("%d are left of the next window, want 70: 30 are a debt", left)
@@ -353,19 +356,9 @@ func TestAgentDayBeginsWithinAnHour(t *testing.T) {
 	o.Settle(o.now, "alice", midnight.Add(20*time.Minute).Unix(), -60, of)
 	o.Settle(o.now, "alice", o.now.Unix(), -890, of)
 	o.exchange()
-	for _, want := range []struct {
-		window limits.Window
-		start  time.Time
-		total  int64
-	}{
-		{limits.Hour, midnight, 50},
-		{limits.Day, midnight.Add(-23*time.Hour - 30*time.Minute), 40},
-		{limits.Day, midnight.Add(30 * time.Minute), 10},
-	} {
-		if got := o.redis.pools[cost.Pool{User: "alice", Unit: "tokens", Window: want.window, Start: want.start.Unix()}]; got.Charged != want.total {
-			t.Errorf("the %v that began at %v has %d, want %d", want.window, want.start.UTC(), got.Charged, want.total)
-		}
-	}
+	o.wantCharged("alice", of[0], midnight.Unix(), 50)
+	o.wantCharged("alice", of[1], midnight.Unix(), 40) // yesterday's day
+	o.wantCharged("alice", of[1], o.now.Unix(), 10)
 	o.want(of, 900, charged())
 }
 
@@ -448,15 +441,9 @@ func TestAgentLostForLong(t *testing.T) {
 	}
 	for i := range users {
 		name := fmt.Sprint("user-", i)
-		for window, want := range map[cost.Pool]int64{
-			{User: name, Unit: "tokens", Window: limits.Day, Start: of[1].WindowStart(t0.Unix())}:                  minutes * 41,
-			{User: name, Unit: "tokens", Window: limits.Minute, Start: of[0].WindowStart(seconds[minutes-1])}:      40,
-			{User: name, Unit: "tokens", Window: limits.Minute, Start: of[0].WindowStart(seconds[minutes-1]) + 60}: minutes, // the overruns
-		} {
-			if got := o.redis.pools[window].Charged; got != want {
-				t.Errorf("%+v has %d, want %d", window, got, want)
-			}
-		}
+		o.wantCharged(name, of[1], t0.Unix(), minutes*41)
+		o.wantCharged(name, of[0], seconds[minutes-1], 40)
+		o.wantCharged(name, of[0], seconds[minutes-1]+60, minutes) // the overruns
 	}
 }
 
@@ -479,9 +466,9 @@ func TestAgentLostRefundsWithTheirCharges(t *testing.T) {
 	o.Settle(o.now, "alice", second, -30, of)
 	o.Lost(o.now, false)
 	o.exchange()
-	day := cost.Pool{User: "alice", Unit: "tokens", Window: limits.Day, Start: of[1].WindowStart(second)}
-	if got := o.redis.pools[day].Charged; got != 10 || o.Dropped() != 0 {
-		t.Errorf("the day has %d, want 10; %d were dropped, want none", got, o.Dropped())
+	o.wantCharged("alice", of[1], second, 10)
+	if n := o.Dropped(); n != 0 {
+		t.Errorf("%d were dropped, want none", n)
 	}
 }
 
@@ -511,9 +498,7 @@ func TestAgentLostWithoutRoom(t *testing.T) {
 	o.exchange()
 	for name, want := range map[string][2]int64{"alice": {80, 80}, "bob": {0, 0}, "carol": {0, 40}, "dave": {0, 0}} {
 		for i, c := range of {
-			if got := o.redis.pools[cost.Pool{User: name, Unit: c.Unit, Window: c.Window, Start: start}].Charged; got != want[i] {
-				t.Errorf("%s was charged %d %s, want %d", name, got, c.Unit, want[i])
-			}
+			o.wantCharged(name, c, t0.Unix(), want[i])
 		}
 	}
 	o.Lost(o.now, true)
