@@ -49,9 +49,7 @@ func start(t *testing.T, redis string, env ...string) (p *testkit.Process, admin
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func ask(method, address, path string) (status int, body string, err error) {
@@ -91,9 +89,7 @@ func TestLeadsAndReloads(t *testing.T) {
 		return err
 	})
 
-	if err := p.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, p.Signal(syscall.SIGHUP))
 	metric(`sluice_limits_reloads_total{result="unchanged"} 1`)
 
 	write(t, limits, "version: 2\n")
@@ -101,9 +97,7 @@ func TestLeadsAndReloads(t *testing.T) {
 	if status != 400 || err != nil || !strings.HasPrefix(body, limits+":1:10: ") {
 		t.Errorf("POST /-/reload of a broken file = %d %q, %v, want 400 and its position", status, body, err)
 	}
-	if err := p.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, p.Signal(syscall.SIGHUP))
 	testkit.Eventually(t, "the log tells of the broken file", func() error {
 		if out := p.Output(); !strings.Contains(out, "reload failed: the old limits stay in force") || !strings.Contains(out, limits+":1:10: ") {
 			return errors.New(out)
@@ -118,9 +112,7 @@ func TestLeadsAndReloads(t *testing.T) {
 	}
 	metric("sluice_limits_valid 1")
 
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, p.Signal(syscall.SIGTERM))
 	if err := p.Wait(); err != nil {
 		t.Errorf("it ended with %v, want exit code 0", err)
 	}
@@ -154,9 +146,7 @@ func TestNamesOfOneProcessDiffer(t *testing.T) {
 			return err
 		})
 		_, metrics, err := ask("GET", o.Address, "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		leaders += strings.Count(metrics, "\nsluice_polygen_leading 1\n")
 	}
 	if leaders != 1 {

@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -71,17 +70,7 @@ func TestDemoInATerminal(t *testing.T) {
 	if lines := strings.Split(screen, "\n"); len(lines) > 24 {
 		t.Errorf("%d lines, want no more than there are rows:\n%s", len(lines), screen)
 	}
-	if _, err := term.keyboard.WriteString("\x03"); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case err := <-term.ended:
-		if err != nil {
-			t.Errorf("it ended with %v, want exit code 0", err)
-		}
-	case <-time.After(testkit.Patience):
-		t.Fatal("it does not end with Ctrl-C")
-	}
+	term.interrupt(t)
 	all := term.screen.String()
 	if strings.Contains(all, "\x1b[1m") || strings.Contains(all, "\x1b[3") {
 		t.Error("there are colors in spite of NO_COLOR")

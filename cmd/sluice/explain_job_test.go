@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/api/client"
 	polygenapi "github.com/sluice-qos/sluice/internal/polygen/api"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
@@ -138,9 +139,7 @@ It waits, too.
 	} {
 		var out, errs strings.Builder
 		e := explainCommand{Job: tt.id, Admin: address}
-		if err := e.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, e.Validate())
 		code := e.execute(&out, &errs)
 		if diff := cmp.Diff(tt.out, out.String()); diff != "" || errs.String() != tt.errors || (code == 0) != (tt.errors == "") {
 			t.Errorf("job %d: code %d, errors %q, want %q; printed (-want +got):\n%s", tt.id, code, errs.String(), tt.errors, diff)

@@ -3,10 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +14,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/daemon"
 	polygenapi "github.com/sluice-qos/sluice/internal/polygen/api"
+	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 )
 
 // told answers every question about a user with the same.
@@ -34,12 +32,9 @@ func (a *told) User(who api.Who) api.User {
 // explained runs "sluice explain" against a polygen that knows this.
 func explained(t *testing.T, u api.User, args ...string) (stdout, asked string) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "limits.yaml")
-	if err := os.WriteFile(file, []byte(goodLimits), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := apitest.WriteFile(t, t.TempDir(), "limits.yaml", goodLimits)
 	api := &told{user: u}
-	server := httptest.NewServer(daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Routes: polygenapi.Routes(api, nil, nil)}))
+	server := apitest.Serve(api)
 	t.Cleanup(server.Close)
 	var out, errs bytes.Buffer
 	args = append(append([]string{"explain"}, args...), "--limits", file, "--admin", server.Listener.Addr().String())
@@ -148,10 +143,7 @@ func TestExplainFollowsDecisions(t *testing.T) {
 	}}
 	server := httptest.NewServer(daemon.AdminHandler(daemon.AdminOptions{Gatherer: prometheus.NewRegistry(), Routes: polygenapi.Routes(polygen, polygen, nil)}))
 	defer server.Close()
-	file := filepath.Join(t.TempDir(), "limits.yaml")
-	if err := os.WriteFile(file, []byte(goodLimits), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := apitest.WriteFile(t, t.TempDir(), "limits.yaml", goodLimits)
 	address := server.Listener.Addr().String()
 	var out, errs bytes.Buffer
 	code := runCommand([]string{"explain", "a/b c", "--limits", file, "--admin", address, "--follow"}, &out, &errs)
@@ -172,47 +164,11 @@ func TestExplainFollowsDecisions(t *testing.T) {
 // versionOf is what check says of goodLimits.
 func versionOf(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "limits.yaml")
-	if err := os.WriteFile(file, []byte(goodLimits), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := apitest.WriteFile(t, t.TempDir(), "limits.yaml", goodLimits)
 	var out bytes.Buffer
 	if code := runCommand([]string{"check", file}, &out, &out); code != 0 {
 		t.Fatalf("sluice check: %s", &out)
 	}
 	_, version, _ := strings.Cut(out.String(), "version ")
 	return version[:12]
-}
-
-// What listens there is no polygen, or tells of an error.
-func TestExplainAsksSomethingElse(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		status int
-		body   string
-		want   string
-	}{
-		{"an agent", 404, "404 page not found\n", `what listens at ADDR is no polygen, or an older one without this API (it answers "404 Not Found"): name the address of a polygen's admin API with --admin`},
-		{"a page", 200, "<html>", `what listens at ADDR is no polygen (it answers "200 OK"): name the address of a polygen's admin API with --admin`},
-		{"other JSON", 200, "{}", `what listens at ADDR is no polygen (it answers "200 OK"): name the address of a polygen's admin API with --admin`},
-		{"an error of polygen's", 400, `{"error":"no\u001b[1m"}`, `ask ADDR: "no\x1b[1m"`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(tt.status)
-				fmt.Fprint(w, tt.body)
-			}))
-			defer server.Close()
-			file := filepath.Join(t.TempDir(), "limits.yaml")
-			if err := os.WriteFile(file, []byte(goodLimits), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			var out, errs bytes.Buffer
-			code := runCommand([]string{"explain", "alice", "--limits", file, "--admin", server.Listener.Addr().String()}, &out, &errs)
-			want := "sluice explain: " + strings.ReplaceAll(tt.want, "ADDR", server.Listener.Addr().String()) + "\n"
-			if code != 1 || out.Len() > 0 || errs.String() != want {
-				t.Errorf("it ended with %d, printed %q and %q, want 1 and %q", code, &out, &errs, want)
-			}
-		})
-	}
 }

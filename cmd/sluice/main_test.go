@@ -23,9 +23,7 @@ func TestMain(m *testing.M) {
 
 func TestScripts(t *testing.T) {
 	schema, err := filepath.Abs("../../config/limits.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 )
 
@@ -37,9 +38,7 @@ func TestLimitsOf(t *testing.T) {
 			got = err.Error()
 		} else {
 			data, err := json.Marshal(limits)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			got = string(data)
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {

@@ -21,23 +21,17 @@ var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 func TestRunbookCommands(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/runbook.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	elsewhere := []string{"systemctl", "journalctl", "ls", "ss", "date", "chronyc", "export"}
 	_, redis := testkit.Redis(t)
 	u := startUp(t, "--listen", testkit.FreeAddr(t), "--redis", redis)
 	u.awaitReady(t)
 	// Where requests cost nothing there is no list by cost. The change is taken up while commands are tried.
 	costly := strings.Replace(goodLimits, "tiers:\n  free:\n", "costs: {tokens: {estimate: {default: 10}}}\ntiers:\n  free:\n    costs: {tokens: {day: 1000}}\n", 1)
-	if err := os.WriteFile(u.limits, []byte(costly), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(u.limits, []byte(costly), 0o600))
 	// curl takes an answer that is an error for one, too.
 	home := t.TempDir()
-	if err := os.WriteFile(filepath.Join(home, ".curlrc"), []byte("fail\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(filepath.Join(home, ".curlrc"), []byte("fail\n"), 0o600))
 	env := append(os.Environ(), "HOME="+home, "POLYGEN="+u.admin, "AGENT="+u.admin, "REDIS="+redis, "GORACE=atexit_sleep_ms=0")
 	// Nothing here may write where a machine has its settings.
 	settings := strings.NewReplacer("/etc/sluice/limits.yaml", u.limits, "/etc/sluice/haproxy", filepath.Join(t.TempDir(), "haproxy"))

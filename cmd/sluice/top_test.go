@@ -20,56 +20,60 @@ import (
 	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 )
 
-// What listens is none that has lists.
+// What listens is no polygen, or says what is wrong.
 func TestLiveAsksSomethingElse(t *testing.T) {
 	const hint = ": name the address of a polygen's admin API with --admin"
+	file := apitest.WriteFile(t, t.TempDir(), "limits.yaml", goodLimits)
 	for _, tt := range []struct {
 		name   string
 		status int
 		body   string
 		want   string
 	}{
-		{"an older polygen", 404, "404 page not found\n", `what listens at ADDR is no polygen, or an older one without this API (it answers "404 Not Found")` + hint},
+		{"an older polygen, or an agent", 404, "404 page not found\n", `what listens at ADDR is no polygen, or an older one without this API (it answers "404 Not Found")` + hint},
 		{"a page", 200, "<html>\x1b[2J", `what listens at ADDR is no polygen (it answers "200 OK")` + hint},
 		{"other JSON", 200, "{}", `what listens at ADDR is no polygen (it answers "200 OK")` + hint},
 		{"polygen's in another form", 200, `{"polygen":"one","limits":{},"users":[3]}`, `what listens at ADDR is no polygen (it answers "200 OK")` + hint},
 		{"an error of polygen's", 400, `{"error":"no\u001b[1m"}`, `ask ADDR: "no\x1b[1m"`},
 		{"headers for the terminal", 0, "HTTP/1.1 200 OK\r\nSet\x1b[2J\r\n\r\n", `ask ADDR: `},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				if tt.status == 0 {
-					conn, _, err := w.(http.Hijacker).Hijack()
-					if err == nil {
-						fmt.Fprint(conn, tt.body)
-						conn.Close()
+		for _, command := range [][]string{{"top"}, {"explain", "alice", "--limits", file}} {
+			t.Run(command[0]+" "+tt.name, func(t *testing.T) {
+				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					if tt.status == 0 {
+						conn, _, err := w.(http.Hijacker).Hijack()
+						if err == nil {
+							fmt.Fprint(conn, tt.body)
+							conn.Close()
+						}
+						return
 					}
-					return
+					w.WriteHeader(tt.status)
+					fmt.Fprint(w, tt.body)
+				}))
+				defer server.Close()
+				address := server.Listener.Addr().String()
+				var out, errs bytes.Buffer
+				code := runCommand(append(command, "--admin", address), &out, &errs)
+				want := "sluice " + command[0] + ": " + strings.ReplaceAll(tt.want, "ADDR", address)
+				if tt.status != 0 {
+					want += "\n"
 				}
-				w.WriteHeader(tt.status)
-				fmt.Fprint(w, tt.body)
-			}))
-			defer server.Close()
-			var out, errs bytes.Buffer
-			code := runCommand([]string{"top", "--admin", server.Listener.Addr().String()}, &out, &errs)
-			want := "sluice top: " + strings.ReplaceAll(tt.want, "ADDR", server.Listener.Addr().String())
-			if tt.status != 0 {
-				want += "\n"
-			}
-			if code != 1 || out.Len() > 0 || !strings.HasPrefix(errs.String(), want) || apitest.PrintableOnly(errs.String()) != nil {
-				t.Errorf("it ended with %d, printed %q and %q, want 1 and %q", code, &out, &errs, want)
-			}
-			if tt.status != 0 && errs.String() != want {
-				t.Errorf("it printed %q, want %q", &errs, want)
-			}
-		})
+				if code != 1 || out.Len() > 0 || !strings.HasPrefix(errs.String(), want) || apitest.PrintableOnly(errs.String()) != nil {
+					t.Errorf("it ended with %d, printed %q and %q, want 1 and %q", code, &out, &errs, want)
+				}
+				if tt.status != 0 && errs.String() != want {
+					t.Errorf("it printed %q, want %q", &errs, want)
+				}
+			})
+		}
 	}
 }
 
 // window is a terminal that a program runs in.
 type window struct {
 	keyboard *os.File
-	screen   *buffer
+	screen   *testkit.Buffer
 	ended    chan error
 	cmd      *exec.Cmd
 }
@@ -78,31 +82,21 @@ type window struct {
 func inTerminal(t *testing.T, size unix.Winsize, args ...string) *window {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { master.Close() })
 	fd := int(master.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil { // unlocks the other end: pts(4)
-		t.Fatal(err)
-	}
+	testkit.Must(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)) // unlocks the other end: pts(4)
 	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer slave.Close()
-	term := &window{keyboard: master, screen: &buffer{}, ended: make(chan error, 1), cmd: exec.Command("sluice", args...)}
+	term := &window{keyboard: master, screen: &testkit.Buffer{}, ended: make(chan error, 1), cmd: exec.Command("sluice", args...)}
 	term.resize(t, size)
 	term.cmd.Env = append(os.Environ(), "TERM=xterm", "GORACE=atexit_sleep_ms=0")
 	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = slave, slave, slave
 	term.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := term.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, term.cmd.Start())
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -119,9 +113,7 @@ func inTerminal(t *testing.T, size unix.Winsize, args ...string) *window {
 
 func (term *window) resize(t *testing.T, size unix.Winsize) {
 	t.Helper()
-	if err := unix.IoctlSetWinsize(int(term.keyboard.Fd()), unix.TIOCSWINSZ, &size); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, unix.IoctlSetWinsize(int(term.keyboard.Fd()), unix.TIOCSWINSZ, &size))
 }
 
 // await waits for a screen, the last one, that has all of the words.
@@ -143,12 +135,25 @@ func (term *window) await(t *testing.T, words ...string) string {
 	return last
 }
 
+// interrupt types Ctrl-C, and waits until the program has ended as it should.
+func (term *window) interrupt(t *testing.T) {
+	t.Helper()
+	_, err := term.keyboard.WriteString("\x03")
+	testkit.Must(t, err)
+	select {
+	case err := <-term.ended:
+		if err != nil {
+			t.Errorf("it ended with %v, want exit code 0", err)
+		}
+	case <-time.After(testkit.Patience):
+		t.Fatal("it does not end with Ctrl-C")
+	}
+}
+
 func TestTopInATerminal(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.9:0") // whose ports other tests leave alone
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	polygen := httptest.NewUnstartedServer(apitest.Handler(apitest.Cluster()))
 	polygen.Listener.Close()
 	polygen.Listener = l
@@ -191,15 +196,8 @@ func TestTopInATerminal(t *testing.T) {
 		t.Errorf("the screen still is %q", s)
 	}
 
-	if _, err := term.keyboard.Write([]byte{3}); err != nil { // Ctrl-C
-		t.Fatal(err)
-	}
-	select {
-	case err := <-term.ended:
-		if all := term.screen.String(); err != nil || !strings.HasSuffix(all, "\r\x1b[K") {
-			t.Errorf("it ended with %v and %q, want the cursor on an empty line", err, all[max(len(all)-100, 0):])
-		}
-	case <-time.After(testkit.Patience):
-		t.Fatal("it does not end with Ctrl-C")
+	term.interrupt(t)
+	if all := term.screen.String(); !strings.HasSuffix(all, "\r\x1b[K") {
+		t.Errorf("it ended with %q, want the cursor on an empty line", all[max(len(all)-100, 0):])
 	}
 }

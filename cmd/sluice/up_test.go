@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -9,12 +8,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 )
 
 // running is a command in a process group of its own, as a shell starts it.
@@ -22,17 +21,14 @@ type running struct {
 	cmd            *exec.Cmd
 	admin, limits  string // of sluice up
 	tmp            string
-	stdout, stderr *buffer
+	stdout, stderr *testkit.Buffer
 	ended          chan error
 }
 
 // startUp starts "sluice up" with goodLimits and does not wait for it.
 func startUp(t *testing.T, args ...string) *running {
 	t.Helper()
-	limits := filepath.Join(t.TempDir(), "limits.yaml")
-	if err := os.WriteFile(limits, []byte(goodLimits), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	limits := apitest.WriteFile(t, t.TempDir(), "limits.yaml", goodLimits)
 	admin := testkit.FreeAddr(t)
 	u := startSluice(t, append([]string{"up", "--limits", limits, "--admin", admin, "--haproxy", testkit.HAProxyPath(t)}, args...)...)
 	u.admin, u.limits = admin, limits
@@ -42,14 +38,12 @@ func startUp(t *testing.T, args ...string) *running {
 // startSluice starts a command with a folder of its own for temporary files.
 func startSluice(t *testing.T, args ...string) *running {
 	t.Helper()
-	u := &running{tmp: shortTempDir(t), stdout: &buffer{}, stderr: &buffer{}, ended: make(chan error, 1)}
+	u := &running{tmp: shortTempDir(t), stdout: &testkit.Buffer{}, stderr: &testkit.Buffer{}, ended: make(chan error, 1)}
 	u.cmd = exec.Command("sluice", args...)
 	u.cmd.Env = append(os.Environ(), "TMPDIR="+u.tmp, "GORACE=atexit_sleep_ms=0")
 	u.cmd.Stdout, u.cmd.Stderr = u.stdout, u.stderr
 	u.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	if err := u.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, u.cmd.Start())
 	go func() { u.ended <- u.cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = u.cmd.Process.Kill()
@@ -64,9 +58,7 @@ func startSluice(t *testing.T, args ...string) *running {
 func shortTempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "up")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -112,9 +104,7 @@ func childrenOf(t *testing.T, parent int) []int {
 		_, rest, _ := strings.Cut(string(stat), ") ") // proc(5): state, parent
 		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(parent) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			pids = append(pids, pid)
 		}
 	}
@@ -168,9 +158,7 @@ func TestUpEndsWithItsSignal(t *testing.T) {
 			if tt.group {
 				pid = -pid
 			}
-			if err := syscall.Kill(pid, tt.signal); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, syscall.Kill(pid, tt.signal))
 			if code := u.wait(t); code != 0 {
 				t.Errorf("exit code = %d, want 0", code)
 			}
@@ -196,9 +184,7 @@ func TestUpEndsWhileRedisIsNotThere(t *testing.T) {
 		}
 		return nil
 	})
-	if err := syscall.Kill(-u.cmd.Process.Pid, syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, syscall.Kill(-u.cmd.Process.Pid, syscall.SIGINT))
 	if code := u.wait(t); code != 0 {
 		t.Errorf("exit code = %d, want 0", code)
 	}
@@ -217,9 +203,7 @@ func TestUpKilledTakesItsHAProxyAlong(t *testing.T) {
 	if len(children) != 1 {
 		t.Fatalf("children of sluice up = %v, want one HAProxy", children)
 	}
-	if err := u.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, u.cmd.Process.Kill())
 	u.wait(t)
 	testkit.Eventually(t, "HAProxy ends", func() error {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", children[0]))
@@ -228,22 +212,4 @@ func TestUpKilledTakesItsHAProxyAlong(t *testing.T) {
 		}
 		return fmt.Errorf("process %d is still there", children[0])
 	})
-}
-
-// buffer is a bytes.Buffer for several goroutines.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }

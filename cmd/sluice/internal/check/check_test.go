@@ -1,25 +1,19 @@
 package check
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 )
 
 func TestReport(t *testing.T) {
 	dir := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	file := write("limits.yaml", `version: 1
+	file := apitest.WriteFile(t, dir, "limits.yaml", `version: 1
 default_tier: free
 mode: dry-run
 tiers:
@@ -35,9 +29,7 @@ users:
 `)
 	var out strings.Builder
 	r, err := New(&out, file, time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	r.WriteSummary()
 	r.WriteUsers()
 	want := strings.NewReplacer("FILE", file, "VERSION", r.set.Version()).Replace(`FILE: ok, version VERSION, 2 tier(s), 3 user(s) named
@@ -58,7 +50,7 @@ users:
 		t.Errorf("the report (-want +got):\n%s", diff)
 	}
 
-	if _, err := New(&out, write("bad.yaml", "version: 2\n"), time.Now()); err == nil || !strings.HasPrefix(err.Error(), dir+"/bad.yaml:1:") {
+	if _, err := New(&out, apitest.WriteFile(t, dir, "bad.yaml", "version: 2\n"), time.Now()); err == nil || !strings.HasPrefix(err.Error(), dir+"/bad.yaml:1:") {
 		t.Errorf("New() = %v, want file, line and column", err)
 	}
 }

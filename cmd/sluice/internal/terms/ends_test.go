@@ -3,6 +3,7 @@ package terms
 import (
 	"testing"
 
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
@@ -19,9 +20,7 @@ users:
   nothing changes: {tier: pro, concurrent: 50, until: 2029-01-01}
   "pat*": {tier: pro, until: 2030-01-01, then: free}
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	e := NewEnds(set)
 	for _, tt := range []struct{ user, want string }{
 		{"never", "never"},

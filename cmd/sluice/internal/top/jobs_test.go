@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/api/client"
 	polygenapi "github.com/sluice-qos/sluice/internal/polygen/api"
 	"github.com/sluice-qos/sluice/internal/terminal"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 	"github.com/sluice-qos/sluice/pkg/jobs/workerapi"
 )
@@ -50,14 +51,10 @@ func TestTopOfJobs(t *testing.T) {
 	server := apitest.Serve(&withJobs{list: jobsOfFour()})
 	defer server.Close()
 	a, err := client.NewClient(strings.TrimPrefix(server.URL, "http://"), client.Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer a.Close()
 	l, err := readJobs(t.Context(), a, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	const head = `2026-11-20T12:00:00Z  polygen one, leading, users with jobs: 213; nothing listens at x:9092\x1b[2J
 `
 	for _, tt := range []struct {

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/api/client"
 	"github.com/sluice-qos/sluice/internal/terminal"
+	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 )
 
@@ -79,9 +80,7 @@ func TestTopByAnUnknownUnit(t *testing.T) {
 		server := apitest.Serve(f)
 		defer server.Close()
 		a, err := client.NewClient(server.Listener.Addr().String(), client.Access{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer a.Close()
 		var out bytes.Buffer
 		err = Run(t.Context(), a, Options{Sort: api.ByCost("token"), N: 5, Interval: time.Hour, Once: true}, &out, io.Discard)
@@ -162,9 +161,7 @@ sluice top: there are answers again, after 6s
 // Nobody reads: top ends.
 func TestTopEndsWithItsPipe(t *testing.T) {
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	r.Close()
 	defer w.Close()
 	ask := func(context.Context) (list, error) { return &picture{}, nil }

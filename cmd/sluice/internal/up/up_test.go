@@ -1,7 +1,6 @@
 package up
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -47,7 +45,7 @@ type machine struct {
 	stop   context.CancelFunc
 	ended  chan struct{}
 	err    error // valid once ended
-	stdout *buffer
+	stdout *testkit.Buffer
 	client *http.Client
 }
 
@@ -55,7 +53,7 @@ type machine struct {
 func start(t *testing.T, change func(*Options)) *machine {
 	t.Helper()
 	dir := t.TempDir()
-	stdout, stderr := &buffer{}, &buffer{}
+	stdout, stderr := &testkit.Buffer{}, &testkit.Buffer{}
 	m := &machine{
 		Options: Options{
 			Limits: filepath.Join(dir, "limits.yaml"), Listen: testkit.FreeAddr(t), Instances: 1, Identify: "header:X-User",
@@ -116,35 +114,31 @@ func (m *machine) awaitReady(t *testing.T) {
 
 func (m *machine) write(t *testing.T, limits string) {
 	t.Helper()
-	if err := os.WriteFile(m.Limits, []byte(limits), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(m.Limits, []byte(limits), 0o600))
 }
 
-// do asks an address for a path, as a user.
-func (m *machine) do(t *testing.T, method, address, path, user string) (status int, body string) {
+// get asks an address for a path, with the headers that have a value.
+func (m *machine) get(t *testing.T, address, path string, headers map[string]string) (status int, body string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, nil)
-	if err != nil {
-		t.Fatal(err)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+	testkit.Must(t, err)
+	for name, value := range headers {
+		if value != "" {
+			r.Header.Set(name, value)
+		}
 	}
-	r.Header.Set("X-User", user)
 	res, err := m.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return res.StatusCode, string(b)
 }
 
 // metric is the text of a sample's value, "" if there is none.
 func (m *machine) metric(t *testing.T, sample string) string {
 	t.Helper()
-	_, text := m.do(t, "GET", m.Admin, "/metrics", "")
+	_, text := m.get(t, m.Admin, "/metrics", nil)
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, sample+" "); ok {
 			return strings.TrimSpace(value)
@@ -165,9 +159,7 @@ default_tier: free
 unreadable: tight
 tiers: {free: {requests: {"*": {hour: 4}}}, tight: {requests: {"*": {hour: 2}}}}
 `
-		if err := os.WriteFile(o.Limits, []byte(limits), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(o.Limits, []byte(limits), 0o600))
 	})
 	m.awaitReady(t)
 	basic := func(name string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(name+":x")) }
@@ -196,20 +188,8 @@ tiers: {free: {requests: {"*": {hour: 4}}}, tight: {requests: {"*": {hour: 2}}}}
 			allowed := 0
 			for i := range 20 {
 				target, authorization := tt.request(i)
-				r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+m.Listen+target, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if authorization != "" {
-					r.Header.Set("Authorization", authorization)
-				}
-				r.Header.Set("X-User", fmt.Sprintf("random%d", i))
-				res, err := m.client.Do(r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				res.Body.Close()
-				if res.StatusCode == 200 {
+				status, _ := m.get(t, m.Listen, target, map[string]string{"Authorization": authorization, "X-User": fmt.Sprintf("random%d", i)})
+				if status == 200 {
 					allowed++
 				}
 			}
@@ -228,25 +208,15 @@ func TestUnreadableDenied(t *testing.T) {
 	t.Parallel()
 	m := start(t, func(o *Options) { o.Identify, o.Unreadable = "basic", "deny" })
 	m.awaitReady(t)
-	r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+m.Listen+"/bytes/1", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Basic !")
-	res, err := m.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res.Body.Close()
-	if res.StatusCode != http.StatusBadRequest {
-		t.Errorf("GET with spoiled credentials = %d, want 400", res.StatusCode)
+	if status, _ := m.get(t, m.Listen, "/bytes/1", map[string]string{"Authorization": "Basic !"}); status != http.StatusBadRequest {
+		t.Errorf("GET with spoiled credentials = %d, want 400", status)
 	}
 }
 
 // A user whom the chain never finds is told of when the file names them.
 func TestWarnsOfCapitalLetters(t *testing.T) {
 	t.Parallel()
-	log := &buffer{}
+	log := &testkit.Buffer{}
 	m := start(t, func(o *Options) {
 		o.Identify = "basic,ip"
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
@@ -277,10 +247,18 @@ func script(t *testing.T, lines string) string {
 	syscall.ForkLock.RLock() // what a child of another test has open for writing cannot be run
 	err := os.WriteFile(path, []byte(text), 0o700)
 	syscall.ForkLock.RUnlock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return path
+}
+
+// pidIn is the process id that a script has written to a file.
+func pidIn(t *testing.T, file string) int {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	testkit.Must(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	testkit.Must(t, err)
+	return pid
 }
 
 func TestHAProxyThatFailsEndsUp(t *testing.T) {
@@ -310,17 +288,8 @@ func TestHAProxyThatDiesEndsUp(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	m := start(t, func(o *Options) { o.HAProxy = script(t, "echo $$ > "+file+"; exec \"$real\" \"$@\"") })
 	m.awaitReady(t)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	pid := pidIn(t, file)
+	testkit.Must(t, syscall.Kill(pid, syscall.SIGKILL))
 	want := "haproxy at " + m.Listen + " ended: signal: killed\n"
 	if err := m.wait(t); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("Run() = %v, want %s…", err, want)
@@ -365,14 +334,7 @@ func TestHAProxyThatHangsIsKilled(t *testing.T) {
 	if err := m.wait(t); err != nil {
 		t.Errorf("Run() = %v, want nil", err)
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	pid := pidIn(t, file)
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("kill(%d, 0) = %v, want no such process", pid, err)
 	}
@@ -389,31 +351,11 @@ func TestRedisThatIsNotThere(t *testing.T) {
 	}
 }
 
-// buffer is a bytes.Buffer for several goroutines.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // Nobody else reaches the Redis of this process: it is a socket in a folder that only
 // this process's user can open, and it wants a password that nobody else has.
 func TestEmbeddedRedisIsForNobodyElse(t *testing.T) {
 	dir, err := os.MkdirTemp("", "up") // short, for unix sockets
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	t.Setenv("TMPDIR", dir)
 	m := start(t, nil)
@@ -426,9 +368,7 @@ func TestEmbeddedRedisIsForNobodyElse(t *testing.T) {
 		t.Errorf("its folder has mode %v, %v, want 0700", info.Mode(), err)
 	}
 	conn, err := net.Dial("unix", found[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
 	fmt.Fprint(conn, "*3\r\n$3\r\nSET\r\n$13\r\nsluice:limits\r\n$1\r\nx\r\n")
