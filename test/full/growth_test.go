@@ -79,9 +79,7 @@ func TestGrowFromOneRedisToACluster(t *testing.T) {
 		moved <- err
 	}()
 	exact("moving", 3*time.Second)
-	if err := <-moved; err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, <-moved)
 	for _, addr := range []string{first, second} {
 		if shardsAt(t, addr) == 0 {
 			t.Errorf("no shard of users is at %s after the slots have moved", addr)
@@ -96,9 +94,7 @@ func shardsAt(t *testing.T, node string) (n int) {
 	for shard := range 16 {
 		slot := strings.TrimSpace(testkit.RedisCommand(t, node, "CLUSTER", "KEYSLOT", fmt.Sprintf("{%d}", shard)))
 		keys, err := strconv.Atoi(strings.TrimSpace(testkit.RedisCommand(t, node, "CLUSTER", "COUNTKEYSINSLOT", slot)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		n += min(keys, 1)
 	}
 	return n

@@ -50,9 +50,7 @@ func overrideBob(t *testing.T, s *scene.Scene) (version string) {
 func instancesOf(t *testing.T, s *scene.Scene) []api.Instance {
 	t.Helper()
 	var list api.Instances
-	if err := json.Unmarshal([]byte(scene.Told(t, s.Polygens[0], "GET", "/api/v1/instances", "")), &list); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(scene.Told(t, s.Polygens[0], "GET", "/api/v1/instances", "")), &list))
 	return list.Instances
 }
 

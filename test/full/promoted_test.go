@@ -24,11 +24,7 @@ func TestReportsToAPromotedReplicaCountOnce(t *testing.T) {
 	secure, addrs, nodes := testkit.SecureRedisCluster(t, with)
 	b := openBus(t, redisbus.Options{Addresses: secure, Cluster: true, Shards: shards, TLS: with.Client(t), Username: "sluice-agent", Password: "sluice-agent"})
 	ctx, second := t.Context(), time.Now().Unix()
-	users := make([]string, shards)
-	for i := 0; len(users[0])*len(users[1])*len(users[2])*len(users[3])*len(users[4])*len(users[5]) == 0; i++ {
-		name := fmt.Sprint("user-", i)
-		users[b.ShardOf(name)] = name
-	}
+	users := usersOfShards(b)
 	report := func(batch uint64, debt, back int) (grants []ratelimit.Grant, err error) {
 		return grants, b.EachShard(func(shard int) error {
 			key := ratelimit.Key{Class: "GET", User: users[shard]}
@@ -64,9 +60,7 @@ func TestReportsToAPromotedReplicaCountOnce(t *testing.T) {
 			}
 			return nil
 		})
-		if err := nodes[i].Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, nodes[i].Signal(syscall.SIGSTOP))
 	}
 	for _, addr := range addrs[3:] {
 		testkit.RedisCommand(t, addr, "CLUSTER", "FAILOVER", "TAKEOVER")
@@ -75,15 +69,8 @@ func TestReportsToAPromotedReplicaCountOnce(t *testing.T) {
 	testkit.Eventually(t, "the batch is repeated", again)
 	// They still have to read what was sent to them, and that they are masters no more.
 	for i := range 3 {
-		if err := nodes[i].Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
-		testkit.Eventually(t, "the master that was", func() error {
-			if role := testkit.RedisCommand(t, addrs[i], "ROLE"); !strings.HasPrefix(role, "slave") {
-				return fmt.Errorf("is %s", role)
-			}
-			return nil
-		})
+		testkit.Must(t, nodes[i].Signal(syscall.SIGCONT))
+		awaitRole(t, addrs[i], "slave")
 	}
 	testkit.Eventually(t, "and once more", again)
 	for shard, user := range users {

@@ -30,9 +30,7 @@ type hearer struct {
 func openBus(t *testing.T, o redisbus.Options) *redisbus.Bus {
 	t.Helper()
 	b, err := redisbus.Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
@@ -145,13 +143,9 @@ func TestReportsOfAllShards(t *testing.T) {
 		reports, started = append(reports, bandwidth.Report{User: user, Active: 1}), append(started, redisbus.Started{User: user, Starts: 1})
 		_, err1 := agent.Take(t.Context(), "a", []ratelimit.Ask{{Key: key, WindowStart: second, Limit: 1, Debt: 1}, {Key: key, WindowStart: second, Limit: 1, Burst: 1, Debt: 1}})
 		_, err2 := agent.Slots(t.Context(), "a", 1, []concurrency.Ask{{User: user, Seq: 1, Want: 1, Active: 1, Limit: 1}})
-		if err := errors.Join(err1, err2); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, errors.Join(err1, err2))
 	}
-	if err := errors.Join(agent.Demand(t.Context(), "a", reports), agent.Started(t.Context(), "a", time.Second, started)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errors.Join(agent.Demand(t.Context(), "a", reports), agent.Started(t.Context(), "a", time.Second, started)))
 	kinds := map[string]int{}
 	for range shards * 5 {
 		kinds[fmt.Sprintf("%T", h.next(t, func(e redisbus.Event) bool { return !connected(e) }))]++
@@ -179,9 +173,7 @@ func TestReportsOfALostMasterAndAMovedSlot(t *testing.T) {
 		master[shard] = min(slot(shard)/5461, 2)
 	}
 	lost := master[0]
-	if err := nodes[lost].Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, nodes[lost].Signal(syscall.SIGSTOP))
 	silent := map[int]bool{}
 	for shard := range master {
 		if master[shard] == lost {
