@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/testkit/apitest"
 )
 
-// What listens is no polygen, or says what is wrong.
+// The commands name a server that is no polygen, and pass on what a polygen refuses.
 func TestLiveAsksSomethingElse(t *testing.T) {
 	const hint = ": name the address of a polygen's admin API with --admin"
 	file := apitest.WriteFile(t, t.TempDir(), "limits.yaml", goodLimits)
