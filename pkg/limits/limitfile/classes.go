@@ -50,12 +50,8 @@ const s3Preset = "s3"
 
 const (
 	classesExample = `{LIST: {methods: [GET], query: [list-type]}}`
-	methodWords    = "the name of a method in capital letters"
-	queryWords     = "the key of a query: letters, digits and - _ . ~ : [ ]"
 	prefixWords    = "the beginning of a path, such as /reports/, without blanks, ? or #"
 )
-
-var matchFields = []string{"methods", "path_prefix", "path_regex", "query", "no_query", "headers"}
 
 // readClasses reads the name of ready-made classes, or a mapping of them.
 func (f *file) readClasses(where place, n *yaml.Node) {
@@ -99,49 +95,31 @@ func (f *file) isClassName(n *yaml.Node, where place) bool {
 func (f *file) readClass(name string, n *yaml.Node) limits.Class {
 	where := place{kind: "class", name: name}
 	c := limits.Class{Name: name}
+	items := []*yaml.Node{n}
 	switch {
-	case !f.isPlain(n):
-	case n.Kind == yaml.MappingNode:
-		c.Any = []limits.Match{f.readMatch(where, n)}
-	case n.Kind != yaml.SequenceNode:
-		f.errorf(n, "%s must be a mapping such as {methods: [GET], query: [list-type]}, or a list of such, got %s", where, describe(n))
-	case len(n.Content) == 0 || len(n.Content) > maxMatches:
-		f.errorf(n, "%s must have 1 to %d matches, got %d", where, maxMatches, len(n.Content))
-	default:
-		for _, item := range n.Content {
-			c.Any = append(c.Any, f.readMatch(where, item))
+	case !f.is(n, where, yaml.MappingNode|yaml.SequenceNode, "a mapping such as {methods: [GET], query: [list-type]}, or a list of such"):
+		return c
+	case n.Kind == yaml.SequenceNode:
+		if items = n.Content; len(items) == 0 || len(items) > maxMatches {
+			f.errorf(n, "%s must have 1 to %d matches, got %d", where, maxMatches, len(items))
+			return c
 		}
+	}
+	for _, item := range items {
+		c.Any = append(c.Any, f.readMatch(where, item))
 	}
 	return c
 }
 
 func (f *file) readMatch(where place, n *yaml.Node) (m limits.Match) {
-	for name, value := range f.eachField(n, where, "{methods: [GET], path_prefix: /reports/}", matchFields) {
-		at := where.below(name)
-		texts := func(example string, form *regexp.Regexp, want string) []string {
-			return f.readList(value, at, example, maxMatchItems, func(item *yaml.Node, at place) bool {
-				if !form.MatchString(item.Value) {
-					f.errorf(item, "%s: each must be %s, got %s", at, want, quote(item.Value))
-					return false
-				}
-				return true
-			})
-		}
-		switch name {
-		case "methods":
-			m.Methods = texts("[GET, HEAD]", methodForm, methodWords)
-		case "path_prefix":
-			m.PathPrefix, _ = read(f, prefixes, at, value)
-		case "path_regex":
-			m.PathRegex = f.readRegex(at, value)
-		case "query":
-			m.Query = texts("[list-type]", queryForm, queryWords)
-		case "no_query":
-			m.NoQuery = texts("[acl, policy]", queryForm, queryWords)
-		case "headers":
-			m.Headers = f.readHeaders(at, value)
-		}
-	}
+	keys := f.isForm(queryForm, "the key of a query: letters, digits and - _ . ~ : [ ]")
+	f.readFields(n, where, "{methods: [GET], path_prefix: /reports/}",
+		field{"methods", f.texts(&m.Methods, "[GET, HEAD]", maxMatchItems, f.isForm(methodForm, "the name of a method in capital letters"))},
+		field{"path_prefix", into(f, &m.PathPrefix, prefixes)},
+		field{"path_regex", func(at place, n *yaml.Node) { m.PathRegex = f.readRegex(at, n) }},
+		field{"query", f.texts(&m.Query, "[list-type]", maxMatchItems, keys)},
+		field{"no_query", f.texts(&m.NoQuery, "[acl, policy]", maxMatchItems, keys)},
+		field{"headers", func(at place, n *yaml.Node) { m.Headers = f.readHeaders(at, n) }})
 	for _, key := range m.NoQuery {
 		if slices.Contains(m.Query, key) {
 			f.errorf(lookup(n, "no_query"), "%s has %s, which query has too: nothing would match", where.below("no_query"), quote(key))
@@ -150,10 +128,21 @@ func (f *file) readMatch(where place, n *yaml.Node) (m limits.Match) {
 	return m
 }
 
+// isForm checks an item of a list.
+func (f *file) isForm(form *regexp.Regexp, want string) func(item *yaml.Node, at place) bool {
+	return func(item *yaml.Node, at place) bool {
+		if form.MatchString(item.Value) {
+			return true
+		}
+		f.errorf(item, "%s: each must be %s, got %s", at, want, quote(item.Value))
+		return false
+	}
+}
+
 var prefixes = kind[string]{forms: prefixWords, parse: func(s string) (string, error) {
 	switch {
 	case !prefixForm.MatchString(s):
-		return "", fmt.Errorf("must be %s, got %s", prefixWords, quote(s))
+		return "", mustBe(prefixWords, s)
 	case len(s) > maxPathBytes:
 		return "", fmt.Errorf("must have at most %d bytes, got %d", maxPathBytes, len(s))
 	}

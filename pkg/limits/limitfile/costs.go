@@ -27,10 +27,6 @@ const (
 var (
 	jsonPathForm = regexp.MustCompile(jsonPathPattern)
 	failedNames  = []string{"free", "estimate"}
-
-	costUnitFields = []string{"actual", "estimate", "classes", "failed", "day_starts"}
-	sourceFields   = []string{"json", "header"}
-	estimateFields = []string{"json", "header", "default", "classes"}
 )
 
 // hopByHop are the headers that are about one connection: HAProxy neither gets the origin's from it
@@ -42,7 +38,7 @@ var (
 	headerNames = kind[string]{forms: headerNameForms, text: true, parse: parseHeaderName}
 	failures    = kind[bool]{forms: "free or estimate", parse: func(s string) (bool, error) {
 		if !slices.Contains(failedNames, s) {
-			return false, fmt.Errorf("must be one of these: %s", choices(s, failedNames))
+			return false, fmt.Errorf("must be one of these: %s", choices{s, failedNames})
 		}
 		return s == "estimate", nil
 	}}
@@ -72,21 +68,13 @@ func (f *file) readCostUnits(where place, n *yaml.Node) {
 func (f *file) readCostUnit(name string, where place, n *yaml.Node) costUnit {
 	u := costUnit{CostUnit: limits.CostUnit{Name: name}}
 	before := f.count()
-	for name, value := range f.eachField(n, where, "{estimate: {default: 1000}, actual: {header: X-Cost}}", costUnitFields) {
-		switch at := where.below(name); name {
-		case "actual":
-			f.readActual(&u, at, value)
-		case "estimate":
-			f.readEstimate(&u, at, value)
-		case "classes":
-			u.Classes = f.readList(value, at, "[CHAT, POST]", maxClasses+len(limits.BuiltinClasses()), f.isChargedClass)
-			slices.Sort(u.Classes)
-		case "failed":
-			u.FailedCostsEstimate, _ = read(f, failures, at, value)
-		case "day_starts":
-			u.dayStart, _ = read(f, dayStarts, at, value)
-		}
-	}
+	f.readFields(n, where, "{estimate: {default: 1000}, actual: {header: X-Cost}}",
+		field{"actual", func(at place, n *yaml.Node) { f.readActual(&u.Actual, at, n) }},
+		field{"estimate", func(at place, n *yaml.Node) { f.readEstimate(&u.CostUnit, at, n) }},
+		field{"classes", f.texts(&u.Classes, "[CHAT, POST]", maxClasses+len(limits.BuiltinClasses()), f.isChargedClass)},
+		field{"failed", into(f, &u.FailedCostsEstimate, failures)},
+		field{"day_starts", into(f, &u.dayStart, dayStarts)})
+	slices.Sort(u.Classes)
 	if f.count() == before && lookup(n, "actual") == nil && lookup(n, "estimate") == nil {
 		f.errorf(n, "%s has neither estimate nor actual, so that no request would cost anything; write one of them, such as estimate: {default: 1}", where)
 	}
@@ -94,49 +82,37 @@ func (f *file) readCostUnit(name string, where place, n *yaml.Node) costUnit {
 }
 
 // readActual reads where an answer has the cost: one place, because two could be two numbers.
-func (f *file) readActual(u *costUnit, where place, n *yaml.Node) {
-	for name, value := range f.eachField(n, where, "{json: usage.total_tokens}, or {header: X-Cost}", sourceFields) {
-		f.readSource(&u.Actual, name, where.below(name), value)
-	}
-	switch header, json := lookup(n, "header"), lookup(n, "json"); {
-	case header != nil && json != nil:
-		f.errorf(n, "%s has json and header; leave one of them out", where)
-	case n.Kind == yaml.MappingNode && header == nil && json == nil:
+func (f *file) readActual(s *limits.CostSource, where place, n *yaml.Node) {
+	f.readFields(n, where, "{json: usage.total_tokens}, or {header: X-Cost}",
+		field{"json", into(f, &s.JSON, jsonPaths)}, field{"header", into(f, &s.Header, headerNames)})
+	if !f.hasTwoSources(where, n) && n.Kind == yaml.MappingNode && lookup(n, "header") == nil && lookup(n, "json") == nil {
 		f.errorf(n, "%s says nothing; write json: and the path to a number, or header: and its name", where)
 	}
 }
 
-func (f *file) readSource(s *limits.CostSource, name string, at place, n *yaml.Node) {
-	if name == "json" {
-		s.JSON, _ = read(f, jsonPaths, at, n)
-	} else {
-		s.Header, _ = read(f, headerNames, at, n)
+func (f *file) hasTwoSources(where place, n *yaml.Node) bool {
+	two := lookup(n, "json") != nil && lookup(n, "header") != nil
+	if two {
+		f.errorf(n, "%s has json and header; leave one of them out", where)
 	}
+	return two
 }
 
 // readEstimate reads where a request has its cost, and what counts otherwise.
-func (f *file) readEstimate(u *costUnit, where place, n *yaml.Node) {
-	for name, value := range f.eachField(n, where, "{json: max_tokens, default: 1000}", estimateFields) {
-		switch at := where.below(name); name {
-		case "default":
-			u.Default, _ = read(f, estimates, at, value)
-		case "classes":
-			u.ByClass = map[string]int64{}
-			for key, value := range f.eachEntry(value, at, "{CHAT: 4000, GET: 0}") {
-				if f.isChargedClass(key, at) {
-					u.ByClass[key.Value], _ = read(f, estimates, at.below(key.Value), value)
-				}
+func (f *file) readEstimate(u *limits.CostUnit, where place, n *yaml.Node) {
+	byClass := func(at place, n *yaml.Node) {
+		u.ByClass = map[string]int64{}
+		for key, value := range f.eachEntry(n, at, "{CHAT: 4000, GET: 0}") {
+			if f.isChargedClass(key, at) {
+				u.ByClass[key.Value], _ = read(f, estimates, at.below(key.Value), value)
 			}
-		default:
-			f.readSource(&u.Estimate, name, at, value)
 		}
 	}
-	switch {
-	case n.Kind != yaml.MappingNode:
-	case lookup(n, "json") != nil && lookup(n, "header") != nil:
-		f.errorf(n, "%s has json and header; leave one of them out", where)
+	f.readFields(n, where, "{json: max_tokens, default: 1000}",
+		field{"json", into(f, &u.Estimate.JSON, jsonPaths)}, field{"header", into(f, &u.Estimate.Header, headerNames)},
+		field{"default", into(f, &u.Default, estimates)}, field{"classes", byClass})
 	// Without a default, requests that leave their estimate out would pass every limit.
-	case lookup(n, "default") == nil && lookup(n, "classes") == nil:
+	if !f.hasTwoSources(where, n) && n.Kind == yaml.MappingNode && lookup(n, "default") == nil && lookup(n, "classes") == nil {
 		f.errorf(n, "%s has no default; write default: and what a request costs that does not say so, 0 for nothing", where)
 	}
 }
@@ -170,7 +146,7 @@ func (u costUnit) largestEstimate() (field string, most int64) {
 
 func parseJSONPath(s string) ([]string, error) {
 	if len(s) > maxJSONPath || !jsonPathForm.MatchString(s) {
-		return nil, fmt.Errorf("must be %s, got %s", jsonPathForms, quote(s))
+		return nil, mustBe(jsonPathForms, s)
 	}
 	return strings.Split(s, "."), nil
 }
@@ -180,7 +156,7 @@ func parseHeaderName(s string) (string, error) {
 	lower := strings.ToLower(s)
 	switch {
 	case !headerForm.MatchString(s):
-		return "", fmt.Errorf("must be %s, got %s", headerNameForms, quote(s))
+		return "", mustBe(headerNameForms, s)
 	case slices.Contains(hopByHop, lower):
 		return "", fmt.Errorf("must not be %s, which is about one connection and does not reach the other side", s)
 	}

@@ -33,9 +33,7 @@ func (e *Error) Error() string {
 type Errors []*Error
 
 // Error returns one line for each error.
-func (e Errors) Error() string {
-	return errors.Join(e.Unwrap()...).Error()
-}
+func (e Errors) Error() string { return errors.Join(e.Unwrap()...).Error() }
 
 // Unwrap lets errors.As find an *Error.
 func (e Errors) Unwrap() []error {
@@ -54,11 +52,9 @@ type problems struct {
 
 func (p *problems) count() int { return len(p.found) + p.more }
 
-// isFull reports whether a further error would only be counted, so that its text is not needed.
-func (p *problems) isFull() bool { return len(p.found) == maxCollected }
-
+// addError adds an error, whose text is made only if it can be reported.
 func (p *problems) addError(line, column int, format string, args ...any) {
-	if p.isFull() {
+	if len(p.found) == maxCollected {
 		p.more++
 		return
 	}
@@ -73,16 +69,15 @@ func (p *problems) errors() Errors {
 		return p.found
 	}
 	next := p.found[maxErrors]
-	more := len(p.found) - maxErrors + p.more
-	text := fmt.Sprintf("and %d more errors", more)
-	if more == 1 {
-		text = "and 1 more error"
+	text := "and 1 more error"
+	if more := p.count() - maxErrors; more > 1 {
+		text = fmt.Sprintf("and %d more errors", more)
 	}
 	return append(p.found[:maxErrors:maxErrors], &Error{next.File, next.Line, next.Column, text})
 }
 
-// place tells, at the beginning of an error, what it is about: a field of a tier or
-// a user, or something that has no name.
+// place begins an error with its subject: a field of a tier or a user, or something that has
+// no name.
 type place struct{ kind, name, field string }
 
 func (p place) below(field string) place {

@@ -56,7 +56,7 @@ func (f *file) readQueues(where place, n *yaml.Node) {
 	for key, value := range f.eachEntry(n, where, "{analysis: {priority: 3, default: 2, scheduled: 1}}") {
 		if f.isLowerName(key, where, maxService) {
 			number := f.readWorkers(where.below(key.Value), value)
-			f.content.Queues = append(f.content.Queues, limits.Queue{Service: key.Value, Priority: number[0], Default: number[1], Scheduled: number[2]})
+			f.content.Queues = append(f.content.Queues, limits.Queue{Service: key.Value, Priority: int(number[0]), Default: int(number[1]), Scheduled: int(number[2])})
 		}
 	}
 	slices.SortFunc(f.content.Queues, func(a, b limits.Queue) int { return strings.Compare(a.Service, b.Service) })
@@ -67,44 +67,43 @@ func (f *file) readQueues(where place, n *yaml.Node) {
 
 // readWorkers reads the numbers of a service's three queues, in the order of workersFields. All
 // must be there, because jobs would wait for ever in a queue that was forgotten.
-func (f *file) readWorkers(where place, n *yaml.Node) (number [3]int) {
-	list := bareNumbers(n)
-	var written []string
-	for _, item := range list {
-		written = append(written, item.Value)
-	}
-	different := slices.Compact(slices.Sorted(slices.Values(written)))
-	switch {
-	case !f.isPlain(n):
+func (f *file) readWorkers(where place, n *yaml.Node) (number [3]int64) {
+	if !f.is(n, where, yaml.MappingNode|yaml.SequenceNode, workersForms) {
 		return number
-	case n.Kind == yaml.SequenceNode:
-		if list = n.Content; len(list) != len(workersFields) {
+	}
+	list := bareNumbers(n)
+	if n.Kind == yaml.SequenceNode {
+		if list = n.Content; len(list) != len(number) {
 			f.errorf(n, "%s must be %s, got a list of %d", where, workersForms, len(list))
 			return number
 		}
-	case n.Kind != yaml.MappingNode:
-		f.errorf(n, "%s must be %s, got %s", where, workersForms, describe(n))
-		return number
-	// A mapping has no name twice, so that {3, 3, 1} cannot be meant as a list.
-	case list != nil && (len(list) != len(workersFields) || len(different) < len(list)):
-		f.errorf(n, "%s must be %s, got %s, which YAML reads as names without values", where, workersForms, shorten("{"+strings.Join(written, ", ")+"}"))
-		return number
+	} else if list != nil {
+		var written []string
+		for _, item := range list {
+			written = append(written, item.Value)
+		}
+		// A mapping has no name twice, so that {3, 3, 1} cannot be meant as a list.
+		if different := slices.Compact(slices.Sorted(slices.Values(written))); len(list) != len(number) || len(different) < len(list) {
+			f.errorf(n, "%s must be %s, got %s, which YAML reads as names without values", where, workersForms, shorten("{"+strings.Join(written, ", ")+"}"))
+			return number
+		}
 	}
-	for i, item := range list {
-		n, _ := read(f, workers, where.below(workersFields[i]), item)
-		number[i] = int(n)
+	var fields []field
+	for i, class := range workersFields {
+		fields = append(fields, field{class, into(f, &number[i], workers)})
 	}
 	if list != nil {
+		for i, item := range list {
+			fields[i].read(where.below(workersFields[i]), item)
+		}
 		return number
 	}
 	for key, value := range f.eachEntry(n, where, workersForms) {
-		i := slices.Index(workersFields, key.Value)
-		if i < 0 {
+		if i := slices.Index(workersFields, key.Value); i >= 0 {
+			fields[i].read(where.below(key.Value), value)
+		} else {
 			f.refuseUnknown(key, where, "class", workersFields)
-			continue
 		}
-		n, _ := read(f, workers, where.below(key.Value), value)
-		number[i] = int(n)
 	}
 	for _, class := range workersFields {
 		if lookup(n, class) == nil {
@@ -167,11 +166,13 @@ func (f *file) readDedicatedTo(d limits.Dedicated, key *yaml.Node, where place, 
 		f.errorf(key, "%s: the name %s cannot be in the name of a queue; such names are of a-z and 0-9, with single _ or - between them", where, quote(key.Value))
 		return d, false
 	}
-	d.Line = key.Line
-	for name, value := range f.eachField(n, at, dedicatedExample, workersFields) {
-		number, _ := read(f, dedicatedWorkers, at.below(name), value)
-		*map[string]*int{limits.PriorityQueues: &d.Priority, limits.DefaultQueues: &d.Default, limits.ScheduledQueues: &d.Scheduled}[name] = int(number)
+	var number [3]int64
+	var fields []field
+	for i, class := range workersFields {
+		fields = append(fields, field{class, into(f, &number[i], dedicatedWorkers)})
 	}
+	f.readFields(n, at, dedicatedExample, fields...)
+	d.Line, d.Priority, d.Default, d.Scheduled = key.Line, int(number[0]), int(number[1]), int(number[2])
 	if isEmpty(n) {
 		f.errorf(n, "%s is empty; write one of %s, such as %s", at, joinChoices(workersFields), dedicatedExample)
 	}

@@ -57,7 +57,7 @@ func readFile(path string) ([]byte, error) {
 func Parse(name string, data []byte) (*limits.Set, error) {
 	f := newFile(name, newModel())
 	f.content = limits.Content{Name: name, Tiers: map[string]*limits.Entry{}, Users: map[string]limits.Named{}, Names: map[string]string{}}
-	f.written, f.scalars, f.shapes = map[written]uint32{}, map[string]uint32{}, map[string]*spec{}
+	f.written, f.shapes = map[packed]uint32{}, map[string]*spec{}
 	if root := f.decode(data); root != nil {
 		f.readRoot(root)
 	}
@@ -87,14 +87,13 @@ type model struct {
 
 type tier struct {
 	layer
-	line int // 0 if the mapping has no value, which is an error
+	line  int    // 0 if the mapping has no value, which is an error
+	entry uint32 // of all users with the name of the tier and nothing else
 }
 
 func newModel() *model {
 	return &model{classes: classes, tiers: map[string]*tier{}, exempt: map[string]int{}}
 }
-
-type written struct{ shape, values string }
 
 type file struct {
 	problems
@@ -102,12 +101,9 @@ type file struct {
 	content  limits.Content
 
 	exemptPatterns int
-	oddPatterns    int                // those that are neither prefix* nor *suffix
-	written        map[written]uint32 // indexes of entries by how they are written
+	oddPatterns    int               // those that are neither prefix* nor *suffix
+	written        map[packed]uint32 // indexes of entries
 	shapes         map[string]*spec
-	scalars        map[string]uint32 // of entries that are the name of a tier
-	room           []setting         // room for those of the entry that is read
-	shape, values  []byte            // room for a key of written
 }
 
 func newFile(name string, m *model) *file {

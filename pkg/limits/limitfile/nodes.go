@@ -7,8 +7,29 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// eachEntry yields the names and values of a mapping; the example shows one in an
-// error. A name that is no text, or a repeated name, is an error and left out.
+// field is a field that a mapping may have, and its reader.
+type field struct {
+	name string
+	read func(at place, n *yaml.Node)
+}
+
+// readFields reads a mapping of fields. The example shows one in an error.
+func (f *file) readFields(n *yaml.Node, where place, example string, fields ...field) {
+	for key, value := range f.eachEntry(n, where, example) {
+		if i := slices.IndexFunc(fields, func(one field) bool { return one.name == key.Value }); i >= 0 {
+			fields[i].read(where.below(key.Value), value)
+			continue
+		}
+		var valid []string
+		for _, one := range fields {
+			valid = append(valid, one.name)
+		}
+		f.refuseUnknown(key, where, "field", valid)
+	}
+}
+
+// eachEntry yields the names and values of a mapping. A name that is no text, or a repeated
+// name, is an error and left out.
 func (f *file) eachEntry(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
 		// Most mappings are small: for them a search costs less than a map.
@@ -33,13 +54,10 @@ func (f *file) eachEntry(n *yaml.Node, where place, example string) iter.Seq2[*y
 	}
 }
 
+// allEntries is eachEntry with repeated names.
 func (f *file) allEntries(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
-		if !f.isPlain(n) {
-			return
-		}
-		if n.Kind != yaml.MappingNode {
-			f.errorf(n, "%s must be a mapping such as %s, got %s", where, example, describe(n))
+		if !f.is(n, where, yaml.MappingNode, "a mapping such as "+example) {
 			return
 		}
 		for key, value := range children(n) {
@@ -50,27 +68,11 @@ func (f *file) allEntries(n *yaml.Node, where place, example string) iter.Seq2[*
 	}
 }
 
-// eachField yields the fields of a mapping that are valid. Others are errors.
-func (f *file) eachField(n *yaml.Node, where place, example string, valid []string) iter.Seq2[string, *yaml.Node] {
-	return func(yield func(name string, value *yaml.Node) bool) {
-		for key, value := range f.eachEntry(n, where, example) {
-			if !slices.Contains(valid, key.Value) {
-				f.refuseUnknown(key, where, "field", valid)
-			} else if !yield(key.Value, value) {
-				return
-			}
-		}
-	}
-}
-
-// eachItem yields the items of a list of 1 to most texts. A repeated text is an error.
-func (f *file) eachItem(n *yaml.Node, where place, example string, most int) iter.Seq[*yaml.Node] {
-	return func(yield func(*yaml.Node) bool) {
+// texts reads a list of 1 to most texts. A repeated text is an error, and isValid reports others.
+func (f *file) texts(to *[]string, example string, most int, isValid func(item *yaml.Node, at place) bool) func(place, *yaml.Node) {
+	return func(where place, n *yaml.Node) {
 		switch {
-		case !f.isPlain(n):
-			return
-		case n.Kind != yaml.SequenceNode:
-			f.errorf(n, "%s must be a list such as %s, got %s", where, example, describe(n))
+		case !f.is(n, where, yaml.SequenceNode, "a list such as "+example):
 			return
 		// To some people an empty list means no user, to others every user.
 		case len(n.Content) == 0:
@@ -88,22 +90,12 @@ func (f *file) eachItem(n *yaml.Node, where place, example string, most int) ite
 				f.errorf(item, "%s has %s twice", where, quote(item.Value))
 			default:
 				seen[item.Value] = true
-				if !yield(item) {
-					return
+				if isValid(item, where) {
+					*to = append(*to, item.Value)
 				}
 			}
 		}
 	}
-}
-
-// readList returns the items of a list that are valid. isValid reports the others as errors.
-func (f *file) readList(n *yaml.Node, where place, example string, most int, isValid func(item *yaml.Node, at place) bool) (all []string) {
-	for item := range f.eachItem(n, where, example, most) {
-		if isValid(item, where) {
-			all = append(all, item.Value)
-		}
-	}
-	return all
 }
 
 // isText reports whether a node is text that is not empty. A number is the text that it is
@@ -162,21 +154,30 @@ func (f *file) isPlain(n *yaml.Node) bool {
 	return false
 }
 
-// isScalar reports whether a node is a scalar that is not null.
-func (f *file) isScalar(n *yaml.Node, where place, forms string) bool {
+// is reports whether a node is plain, not null, and of one of some kinds.
+func (f *file) is(n *yaml.Node, where place, kinds yaml.Kind, forms string) bool {
 	if !f.isPlain(n) {
 		return false
 	}
-	if n.Kind != yaml.ScalarNode || isNull(n) {
+	if n.Kind&kinds == 0 || isNull(n) {
 		f.errorf(n, "%s must be %s, got %s", where, forms, describe(n))
 		return false
 	}
 	return true
 }
 
+// isSized reports whether a mapping has 1 to most entries. Other nodes are for the next check.
+func (f *file) isSized(n *yaml.Node, where place, most int, what string) bool {
+	if n.Kind != yaml.MappingNode || len(n.Content) > 0 && len(n.Content)/2 <= most {
+		return true
+	}
+	f.errorf(n, "%s must have 1 to %d %s, got %d", where, most, what, len(n.Content)/2)
+	return false
+}
+
 // readChoice reads one of some names, and returns its index, or -1 after an error.
 func (f *file) readChoice(n *yaml.Node, where place, forms, what string, valid []string) int {
-	if !f.isScalar(n, where, forms) {
+	if !f.is(n, where, yaml.ScalarNode, forms) {
 		return -1
 	}
 	i := slices.Index(valid, n.Value)
@@ -187,12 +188,7 @@ func (f *file) readChoice(n *yaml.Node, where place, forms, what string, valid [
 }
 
 func (f *file) refuseUnknown(key *yaml.Node, where place, what string, valid []string) {
-	// To find the nearest name takes long, and a file may have a million unknown names.
-	if f.isFull() {
-		f.more++
-		return
-	}
-	f.errorf(key, "%s: unknown %s %s", where, what, choices(key.Value, valid))
+	f.errorf(key, "%s: unknown %s %s", where, what, choices{key.Value, valid})
 }
 
 func (p *problems) errorf(n *yaml.Node, format string, args ...any) {
@@ -220,15 +216,6 @@ const unlimited = "unlimited"
 func isUnlimited(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Value == unlimited }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
-
-// isSized reports whether a mapping has 1 to most entries. Other nodes are for the next check.
-func (f *file) isSized(n *yaml.Node, where place, most int, what string) bool {
-	if n.Kind != yaml.MappingNode || len(n.Content) > 0 && len(n.Content)/2 <= most {
-		return true
-	}
-	f.errorf(n, "%s must have 1 to %d %s, got %d", where, most, what, len(n.Content)/2)
-	return false
-}
 
 // isEmpty reports whether a node is a mapping without entries.
 func isEmpty(n *yaml.Node) bool { return n.Kind == yaml.MappingNode && len(n.Content) == 0 }

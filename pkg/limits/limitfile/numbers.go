@@ -24,28 +24,31 @@ type kind[T any] struct {
 
 // read reads a scalar, and reports whether it is valid.
 func read[T any](f *file, k kind[T], at place, n *yaml.Node) (v T, ok bool) {
-	if !f.isScalar(n, at, k.forms) {
+	if !f.is(n, at, yaml.ScalarNode, k.forms) {
 		return v, false
 	}
-	var err error
-	lifted := k.lifts && isUnlimited(n)
-	if !lifted {
-		// The text, not the value that YAML makes of it: to YAML 010 is eight.
-		v, err = k.parse(n.Value)
+	if k.lifts && isUnlimited(n) {
+		return v, true
 	}
+	// The text, not the value that YAML makes of it: to YAML 010 is eight.
+	v, err := k.parse(n.Value)
 	switch tag := n.ShortTag(); {
 	case err != nil:
 		f.errorf(n, "%s %v", at, err)
 	// The JSON Schema has one type for each of these values.
 	case k.text && (tag == "!!int" || tag == "!!float" || tag == "!!bool"):
 		f.errorf(n, "%s must be text, got %s; write it in quotes", at, shorten(n.Value))
-	case k.number && !lifted && tag == "!!str":
+	case k.number && tag == "!!str":
 		f.errorf(n, "%s must be a number, got text; write %v without quotes", at, v)
 	default:
 		return v, true
 	}
-	var zero T
-	return zero, false
+	return *new(T), false
+}
+
+// into reads a scalar to a place, which is zero after an error.
+func into[T any](f *file, to *T, k kind[T]) func(place, *yaml.Node) {
+	return func(at place, n *yaml.Node) { *to, _ = read(f, k, at, n) }
 }
 
 const (
@@ -109,7 +112,7 @@ func wholeNumber(least, most int64, forms, none string) func(string) (int64, err
 		}
 		switch {
 		case !isPlainNumber(digits):
-			return 0, fmt.Errorf("must be %s, got %s", forms, quote(s))
+			return 0, mustBe(forms, s)
 		// To some people zero means none, and to others no limit.
 		case least > 0 && (digits != s || digits == "0"):
 			return 0, tooSmall(s, none)
@@ -163,7 +166,7 @@ func (c scale) parse(s string) (int64, error) {
 		}
 		return 0, tooSmall(s, liftIt)
 	case whole == "", point && (fraction == "" || !c.fraction), strings.Contains(fraction, "."), strings.ContainsAny(unit, ".,_"):
-		return 0, fmt.Errorf("must be %s, got %s", c.forms, quote(s))
+		return 0, mustBe(c.forms, s)
 	// With fractions 0.5M is refused too: the way to write it is 500k.
 	case whole[0] == '0' && (len(whole) > 1 || c.fraction && s != "0"):
 		return 0, fmt.Errorf("must not begin with 0, got %s", quoteUnlessPlain(s))
@@ -182,7 +185,7 @@ func (c scale) parse(s string) (int64, error) {
 			}
 			return 0, fmt.Errorf("must have no blank before %s, got %s; write %s", before, quote(s), shorten(number)+trimmed)
 		default:
-			return 0, fmt.Errorf("has the unknown %s %s", c.word, choices(unit, c.units))
+			return 0, fmt.Errorf("has the unknown %s %s", c.word, choices{unit, c.units})
 		}
 	}
 	for range fraction {
@@ -203,11 +206,11 @@ func (c scale) parse(s string) (int64, error) {
 
 func parsePriority(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
-	switch plain := isPlainNumber(strings.TrimPrefix(s, "-")) && s != "-0"; {
-	case !plain:
-		return 0, fmt.Errorf("must be %s, got %s", priorityForms, quote(s))
+	switch {
+	case !isPlainNumber(strings.TrimPrefix(s, "-")) || s == "-0":
+		return 0, mustBe(priorityForms, s)
 	case err != nil || n < -limits.MaxPriority || n > limits.MaxPriority:
-		return 0, fmt.Errorf("must be %s, got %s", priorityForms, quoteUnlessPlain(s))
+		return 0, fmt.Errorf("must be %s, got %s", priorityForms, shorten(s))
 	}
 	return n, nil
 }
@@ -238,7 +241,7 @@ func parseFailures(s string) (failureRate, error) {
 		if _, err := strconv.ParseUint(s, 10, 32); err == nil {
 			return failureRate{}, fmt.Errorf("has no window, got %s; write %s/min", shorten(s), shorten(s))
 		}
-		return failureRate{}, fmt.Errorf("must be %s, got %s", failedAuthForms, quote(s))
+		return failureRate{}, mustBe(failedAuthForms, s)
 	}
 	count, err := wholeNumber(1, limits.MaxPerSecond, failedAuthForms, liftIt)(digits)
 	if err != nil {
@@ -247,7 +250,7 @@ func parseFailures(s string) (failureRate, error) {
 	units := []string{limits.Second.Unit(), limits.Minute.Unit(), limits.Hour.Unit()}
 	i := slices.Index(units, unit)
 	if i < 0 {
-		return failureRate{}, fmt.Errorf("has the unknown window %s", choices(unit, units))
+		return failureRate{}, fmt.Errorf("has the unknown window %s", choices{unit, units})
 	}
 	return failureRate{int(count), limits.Window(i)}, nil
 }
@@ -265,7 +268,7 @@ func parseWait(s string) (int64, error) {
 	case err == nil:
 		return 0, fmt.Errorf("must be %s, got %s; write wait %s", waitForms, quote(s), s)
 	}
-	return 0, fmt.Errorf("must be %s, got %s", waitForms, quote(s))
+	return 0, mustBe(waitForms, s)
 }
 
 // parseDuration reads a duration such as 250ms, 2s or 1.5s: whole milliseconds, as HAProxy
@@ -320,10 +323,12 @@ func parseTime(s string) (t time.Time, err error) {
 func parseDayStart(s string) (time.Duration, error) {
 	t, err := time.Parse("15:04", s)
 	if err != nil || !dayStartForm.MatchString(s) {
-		return 0, fmt.Errorf("must be %s, got %s", dayStartForms, quote(s))
+		return 0, mustBe(dayStartForms, s)
 	}
 	return time.Duration(t.Hour())*time.Hour + time.Duration(t.Minute())*time.Minute, nil
 }
+
+func mustBe(forms, s string) error { return fmt.Errorf("must be %s, got %s", forms, quote(s)) }
 
 func tooSmall(s, none string) error {
 	return fmt.Errorf("must be 1 or more, got %s; %s", quoteUnlessPlain(s), none)

@@ -257,7 +257,7 @@ func (r *resolver) readOverride(n *yaml.Node, under *layer) (spec, error) {
 		f.errorf(n, "limits must say something, such as {\"concurrent\": 10}")
 	}
 	if n.Kind != yaml.ScalarNode {
-		e.readEntry(where, n, `{"tier": "pro", "concurrent": 10}`, overrideFields)
+		e.readFields(n, where, `{"tier": "pro", "concurrent": 10}`, append([]field{{"tier", func(place, *yaml.Node) {}}}, e.limitsOfEntry()...)...)
 	}
 	if f.count() == 0 {
 		return e.spec, nil

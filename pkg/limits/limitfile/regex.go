@@ -17,14 +17,13 @@ const (
 
 // readRegex reads a regular expression for paths. It is "" after an error.
 func (f *file) readRegex(at place, n *yaml.Node) string {
-	if !f.isPlain(n) {
+	const forms = "a regular expression such as '^/[^/]+/?$'"
+	if !f.is(n, at, yaml.ScalarNode, forms) {
 		return ""
 	}
-	if n.Kind != yaml.ScalarNode || isNull(n) || n.ShortTag() == "!!bool" || n.Value == "" {
-		f.errorf(n, "%s must be a regular expression such as '^/[^/]+/?$', got %s", at, describe(n))
-		return ""
-	}
-	if err := checkRegex(n.Value); err != nil {
+	if n.ShortTag() == "!!bool" || n.Value == "" {
+		f.errorf(n, "%s must be %s, got %s", at, forms, describe(n))
+	} else if err := checkRegex(n.Value); err != nil {
 		f.errorf(n, "%s %v", at, err)
 	}
 	return n.Value

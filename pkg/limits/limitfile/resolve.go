@@ -126,60 +126,49 @@ func (r *resolver) limitsOf(from layer) *limits.Limits {
 	l := limits.Limits{Tier: from.tier}
 	var rates []limits.Rate
 	var costs []limits.Cost
-	var off []string
 	scope := max(r.mode, limits.Mode(valueOf(from.settings, "mode")))
+	jobs, off := r.jobsIn(from.jobs, scope)
 	for _, s := range from.settings {
 		kind, name, _ := strings.Cut(s.name, ".")
-		mode := scope
-		if kind != "bandwidth" {
-			of, _, _ := strings.Cut(s.name, "/")
-			mode = max(mode, limits.Mode(valueOf(from.settings, of+".mode")))
+		if s.value == 0 || strings.Contains(name, ".") {
+			continue
 		}
-		isOff := false
+		field, _, _ := strings.Cut(s.name, "/")
+		mode := max(scope, limits.Mode(valueOf(from.settings, field+".mode")))
+		isLimit := kind == "requests" || kind == "costs" || s.name == "concurrent" || s.name == "bandwidth.down" || s.name == "bandwidth.up"
+		// Bandwidth has no dry run.
+		isOff := mode == limits.Off || mode == limits.DryRun && kind == "bandwidth"
 		switch {
-		case s.value == 0 || strings.Contains(name, "."):
+		case isOff && isLimit:
+			off = append(off, s.name)
 		case kind == "requests":
 			class, w := limits.ParseRateName(name)
 			rate := limits.Rate{Class: class, Window: w, Max: int(s.value), Mode: mode}
 			if w == limits.Second {
 				rate.Burst = int(valueOf(from.settings, s.name+".burst"))
 			}
-			if isOff = mode == limits.Off; !isOff {
-				rates = append(rates, rate)
-			}
+			rates = append(rates, rate)
 		case kind == "costs":
 			unit, w := limits.ParseCostName(name)
 			cost := limits.Cost{Unit: unit, Window: w, Max: s.value, Mode: mode}
 			if w == limits.Day {
 				cost.DayStart = r.units[unit].dayStart
 			}
-			if isOff = mode == limits.Off; !isOff {
-				costs = append(costs, cost)
-			}
+			costs = append(costs, cost)
 		case s.name == "concurrent":
-			if isOff = mode == limits.Off; !isOff {
-				l.Concurrent, l.ConcurrentMode = int(s.value), mode
-			}
-		// Bandwidth has no dry run.
-		case kind == "bandwidth" && scope != limits.Enforce:
-			isOff = name != "default_share"
+			l.Concurrent, l.ConcurrentMode = int(s.value), mode
 		case s.name == "bandwidth.down":
 			l.Bandwidth.Down = s.value
 		case s.name == "bandwidth.up":
 			l.Bandwidth.Up = s.value
-		case s.name == "bandwidth.default_share":
+		case s.name == "bandwidth.default_share" && !isOff:
 			l.Bandwidth.DefaultShare = s.value
 		case s.name == "over_limit.concurrent":
 			l.Wait = time.Duration(s.value)
 		case s.name == "priority":
 			l.Priority = int(s.value)
 		}
-		if isOff {
-			off = append(off, s.name)
-		}
 	}
-	jobs, none := r.jobsIn(from.jobs, scope)
-	off = append(off, none...)
 	slices.Sort(off)
 	slices.SortFunc(rates, func(a, b limits.Rate) int {
 		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Window, b.Window))
@@ -188,31 +177,39 @@ func (r *resolver) limitsOf(from layer) *limits.Limits {
 		return cmp.Or(cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Window, b.Window))
 	})
 
-	// By hand, not by fmt: each of a million users may have limits that no other user has.
 	var key []byte
 	for _, rate := range rates {
-		key = binary.AppendVarint(append(append(key, rate.Class...), 0, byte(rate.Window), byte(rate.Mode)), int64(rate.Max))
-		key = binary.AppendVarint(key, int64(rate.Burst))
+		key = appendKey(key, rate.Class, int64(rate.Window), int64(rate.Mode), int64(rate.Max), int64(rate.Burst))
 	}
 	rates = share(r.rates, key, slices.Clip(rates))
-	key = append(key, 0)
+	key = append(key, 0) // as no class, unit or field begins
 	n := len(key)
 	for _, c := range costs {
-		key = binary.AppendVarint(append(append(key, c.Unit...), 0, byte(c.Window), byte(c.Mode)), c.Max)
+		key = appendKey(key, c.Unit, int64(c.Window), int64(c.Mode), c.Max)
 	}
 	costs = share(r.costs, key[n:], slices.Clip(costs))
-	for _, text := range append(off, l.Tier) {
-		key = append(append(key, 0), text...)
+	key = append(key, 0)
+	for _, name := range off {
+		key = appendKey(key, name)
 	}
-	for _, v := range [...]int64{int64(l.Concurrent), int64(l.ConcurrentMode), l.Bandwidth.Down, l.Bandwidth.Up, l.Bandwidth.DefaultShare, int64(l.Wait), int64(l.Priority)} {
-		key = binary.AppendVarint(append(key, 0), v)
-	}
+	key = appendKey(append(key, 0), l.Tier, int64(l.Concurrent), int64(l.ConcurrentMode), l.Bandwidth.Down, l.Bandwidth.Up,
+		l.Bandwidth.DefaultShare, int64(l.Wait), int64(l.Priority))
 	known := r.limits[limitsKey{string(key), jobs}]
 	if known == nil {
 		known = limits.NewLimits(l, rates, costs, jobs, off)
 		r.limits[limitsKey{string(key), jobs}] = known
 	}
 	return known
+}
+
+// appendKey appends a text and numbers. It is not fmt, because each of a million users may have
+// limits of their own.
+func appendKey(key []byte, text string, numbers ...int64) []byte {
+	key = append(binary.AppendUvarint(key, uint64(len(text))), text...)
+	for _, n := range numbers {
+		key = binary.AppendVarint(key, n)
+	}
+	return key
 }
 
 // jobsIn is what limits of jobs come to in a mode, and the fields that are off.

@@ -44,36 +44,59 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 	tier := s.Defs["tier"].Properties
 	rate := s.Defs["rate"].AnyOf[2].Properties
 	unit := s.Properties["costs"].AdditionalProperties.Properties
+	const file = "version: 1\ndefault_tier: free\ntiers: {free: {}, %[1]s}\nusers: {u: %[2]s}\n%[3]s\n"
+	inTier := func(fields string) string { return fmt.Sprintf(file, "t: "+fields, "free", "") }
+	inFile := func(fields string) string { return fmt.Sprintf(file, "t: {}", "free", fields) }
 	for _, tt := range []struct {
 		name       string
 		properties map[string]*schema
-		want       []string
+		file       string // with an unknown field there
 	}{
-		{"the file", s.Properties, fileFields},
-		{"a tier", tier, tierFields},
-		{"a user", user, userFields},
-		{"bandwidth", tier["bandwidth"].AnyOf[0].Properties, bandwidthFields},
-		{"over_limit", tier["over_limit"].Properties, overLimitFields},
-		{"requests", tier["requests"].AnyOf[0].Properties, classes[:]},
-		{"a request rate", rate, rateFields},
-		{"concurrent", tier["concurrent"].AnyOf[1].Properties, concurrentFields},
-		{"exempt", s.Properties["exempt"].Properties, exemptFields},
-		{"failed_auth", s.Properties["failed_auth"].Properties, failedAuthFields},
-		{"per_address", s.Properties["per_address"].Properties, perAddressFields},
-		{"jobs", tier["jobs"].AnyOf[2].Properties, jobsFields},
-		{"workers", s.Properties["queues"].AdditionalProperties.AnyOf[0].Properties, workersFields},
-		{"dedicated workers", s.Properties["workers"].AdditionalProperties.Properties, workersFields},
-		{"costs", s.Defs["costs"].AnyOf[0].AdditionalProperties.AnyOf[1].Properties, costFields},
-		{"a unit of cost", unit, costUnitFields},
-		{"an estimate", unit["estimate"].Properties, estimateFields},
-		{"an actual cost", unit["actual"].Properties, sourceFields},
-		{"a match", s.Defs["match"].Properties, matchFields},
+		{"a tier", tier, inTier("{x: 1}")},
+		{"a user", user, fmt.Sprintf(file, "t: {}", "{x: 1}", "")},
+		{"bandwidth", tier["bandwidth"].AnyOf[0].Properties, inTier("{bandwidth: {x: 1}}")},
+		{"over_limit", tier["over_limit"].Properties, inTier("{over_limit: {x: 1}}")},
+		{"requests", tier["requests"].AnyOf[0].Properties, inTier("{requests: {x: 1}}")},
+		{"a request rate", rate, inTier("{requests: {GET: {x: 1}}}")},
+		{"concurrent", tier["concurrent"].AnyOf[1].Properties, inTier("{concurrent: {x: 1}}")},
+		{"exempt", s.Properties["exempt"].Properties, inFile("exempt: {x: 1}")},
+		{"failed_auth", s.Properties["failed_auth"].Properties, inFile("failed_auth: {x: 1}")},
+		{"per_address", s.Properties["per_address"].Properties, inFile("per_address: {x: 1}")},
+		{"jobs", tier["jobs"].AnyOf[2].Properties, inTier("{jobs: {x: 1}}")},
+		{"workers", s.Properties["queues"].AdditionalProperties.AnyOf[0].Properties, inFile("queues: {a: {x: 1}}")},
+		{"dedicated workers", s.Properties["workers"].AdditionalProperties.Properties, inFile("workers: {free: {x: 1}}")},
+		{"costs", s.Defs["costs"].AnyOf[0].AdditionalProperties.AnyOf[1].Properties, inTier("{costs: {a: {x: 1}}}") + "costs: {a: {estimate: {default: 1}}}\n"},
+		{"a unit of cost", unit, inFile("costs: {a: {x: 1}}")},
+		{"an estimate", unit["estimate"].Properties, inFile("costs: {a: {estimate: {x: 1}}}")},
+		{"an actual cost", unit["actual"].Properties, inFile("costs: {a: {actual: {x: 1}}}")},
+		{"a match", s.Defs["match"].Properties, inFile("classes: {A: {x: 1}}")},
 	} {
-		got := slices.Sorted(maps.Keys(tt.properties))
-		if want := slices.Sorted(slices.Values(tt.want)); !slices.Equal(got, want) {
-			t.Errorf("the schema of %s has the fields %q, and the parser %q: describe each in schemafile_test.go", tt.name, got, want)
-		}
+		checkFields(t, tt.name, tt.properties, fieldsOf(t, tt.file))
 	}
+	checkFields(t, "the file", s.Properties, fileFields)
+}
+
+func checkFields(t *testing.T, name string, properties map[string]*schema, want []string) {
+	t.Helper()
+	got := slices.Sorted(maps.Keys(properties))
+	if want := slices.Sorted(slices.Values(want)); !slices.Equal(got, want) {
+		t.Errorf("the schema of %s has the fields %q, and the parser %q: describe each in schemafile_test.go", name, got, want)
+	}
+}
+
+// fieldsOf returns the valid fields that the error about the field x of a file lists.
+func fieldsOf(t *testing.T, file string) []string {
+	t.Helper()
+	_, err := Parse("limits.yaml", []byte(file))
+	if err == nil {
+		t.Fatalf("Parse(%s) = no error, want one about x", file)
+	}
+	_, list, found := strings.Cut(err.Error(), `"x" (valid: `)
+	list, _, closed := strings.Cut(list, ")")
+	if !found || !closed {
+		t.Fatalf("Parse(%s) = %v, want an error that lists the valid fields", file, err)
+	}
+	return strings.Split(strings.ReplaceAll(list, `"`, ""), ", ")
 }
 
 // TestSchemaRefusesOtherFields: every mapping says what may be in it, and every

@@ -32,14 +32,19 @@ func shorten(s string) string {
 	return s
 }
 
-// choices quotes what is not valid and tells what would be: the nearest choice,
-// if one is near, and all of them.
-func choices(got string, valid []string) string {
+// choices quotes what is not valid and lists the valid choices, with the nearest first if one
+// is near. It is a type because the search takes long, and most of a million errors have no text.
+type choices struct {
+	got   string
+	valid []string
+}
+
+func (c choices) String() string {
 	hint := " "
-	if near := nearest(got, valid); near != "" {
+	if near := nearest(c.got, c.valid); near != "" {
 		hint = "; did you mean " + near + "? "
 	}
-	return quote(got) + hint + "(valid: " + joinChoices(valid) + ")"
+	return quote(c.got) + hint + "(valid: " + joinChoices(c.valid) + ")"
 }
 
 func joinChoices(valid []string) string {

@@ -3,11 +3,9 @@ package limitfile
 import (
 	"cmp"
 	"encoding/binary"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -31,7 +29,7 @@ func (f *file) readTiers(n, defaultTier *yaml.Node) {
 		case key.Value == limits.ExemptTier:
 			f.errorf(key, "the tier name exempt is taken: it is the tier of those who are under exempt")
 		default:
-			f.tiers[key.Value] = &tier{f.readTier(key, value), key.Line}
+			f.tiers[key.Value] = &tier{layer: f.readTier(key, value), line: key.Line}
 		}
 	}
 	f.tierNames = slices.Sorted(maps.Keys(f.tiers))
@@ -42,8 +40,7 @@ func (f *file) readTiers(n, defaultTier *yaml.Node) {
 	f.completeJobs(byDefault)
 	for name, t := range f.tiers {
 		f.content.Tiers[name] = f.entryOf(f.limitsOf(t.layer), 0, nil)
-		// One entry for all users with the name of a tier and nothing else.
-		f.scalars[name] = f.addEntry(f.content.Tiers[name], packed{&spec{tier: name}, ""})
+		t.entry = f.addEntry(f.content.Tiers[name], packed{&spec{tier: name}, ""})
 	}
 	if isEmpty(n) {
 		f.errorf(n, "tiers is empty; write one at least, such as {free: {concurrent: 10}}")
@@ -58,7 +55,7 @@ func (f *file) readTier(key, n *yaml.Node) layer {
 		return layer{tier: key.Value}
 	}
 	e := entryReader{file: f, first: key.Line}
-	e.readEntry(where, n, "{concurrent: 10}", tierFields)
+	e.readFields(n, where, "{concurrent: 10}", append(e.limitsOfEntry(), field{"comment", into(f, &e.comment, comments)})...)
 	return layer{tier: key.Value}.with(e.spec, limits.OfTier)
 }
 
@@ -66,7 +63,7 @@ func (f *file) readTier(key, n *yaml.Node) layer {
 // without tiers has an error already.
 func (f *file) readTierName(n *yaml.Node, where place) string {
 	switch t, ok := f.tiers[n.Value]; {
-	case !f.isScalar(n, where, "the name of a tier") || f.refuseBool(n, where):
+	case !f.is(n, where, yaml.ScalarNode, "the name of a tier") || f.refuseBool(n, where):
 	case ok:
 		return t.tier
 	case len(f.tiers) > 0:
@@ -82,15 +79,19 @@ func (f *file) readUsers(at place, n *yaml.Node) {
 	if len(f.content.Users) == 0 && len(n.Content) > 1000 {
 		f.content.Users = make(map[string]limits.Named, len(n.Content)/2)
 	}
+	e := &entryReader{file: f}
+	readLater := func(place, *yaml.Node) {}
+	fields := slices.Concat([]field{{"tier", readLater}}, e.limitsOfEntry(),
+		[]field{{"comment", into(f, &e.comment, comments)}, {"until", readLater}, {"then", readLater}})
 	for key, value := range f.allEntries(n, at, "{alice: free}") {
 		pattern := limits.IsPattern(key.Value)
 		if pattern && !f.isUsablePattern(key, at) {
 			continue
 		}
-		entry := f.readUser(key, value)
+		entry := e.readUser(key, value, fields)
 		wire := limits.Key(key.Value)
 		if first, ok := f.content.Users[wire]; ok {
-			f.refuseTwice(key, first)
+			f.errorf(key, "users has %s twice, first on line %d", quote(key.Value), first.Line)
 			continue
 		}
 		f.content.Users[wire] = limits.Named{Entry: entry, Line: uint32(key.Line)}
@@ -103,53 +104,43 @@ func (f *file) readUsers(at place, n *yaml.Node) {
 	}
 }
 
-func (f *file) refuseTwice(key *yaml.Node, first limits.Named) {
-	if f.isFull() { // a file may name each of a million users twice
-		f.more++
-		return
-	}
-	f.errorf(key, "users has %s twice, first on line %d", quote(key.Value), first.Line)
-}
-
 // readUser reads a tier's name, or a mapping over a tier. It returns the index in
-// limits.Content.Entries.
-func (f *file) readUser(key, n *yaml.Node) uint32 {
+// limits.Content.Entries, or 0 after an error.
+func (e *entryReader) readUser(key, n *yaml.Node, fields []field) uint32 {
 	where := place{kind: "user", name: key.Value}
 	if n.Kind == yaml.ScalarNode {
-		return f.scalars[f.readTierName(n, where.below("tier"))]
+		if t := e.tiers[e.readTierName(n, where.below("tier"))]; t != nil {
+			return t.entry
+		}
+		return 0
 	}
-	before := f.count()
-	e := entryReader{file: f, first: key.Line, spec: spec{settings: f.room[:0]}}
+	before := e.count()
+	e.first, e.spec = key.Line, spec{settings: e.settings[:0]}
 	named := lookup(n, "tier")
 	if named != nil {
-		e.tier = f.readTierName(named, where.below("tier"))
+		e.tier = e.readTierName(named, where.below("tier"))
 	}
-	e.under = f.tierOf(e.tier, named == nil)
-	beforeFields := f.count()
-	e.readEntry(where, n, "{tier: free, concurrent: 10}", userFields)
-	f.room = e.settings
-	if f.count() == beforeFields {
+	e.under = e.tierOf(e.tier, named == nil)
+	beforeFields := e.count()
+	e.readFields(n, where, "{tier: free, concurrent: 10}", fields...)
+	if e.count() == beforeFields {
 		e.readExpiry(where, n)
 	}
-	if f.count() > before {
-		return 0 // no Set will be made
+	if e.count() > before {
+		return 0
 	}
 	// Users whose entries are written alike share all of it.
-	shape, values := e.appendShape(f.shape[:0]), e.appendValues(f.values[:0])
-	f.shape, f.values = shape, values
-	i, ok := f.written[written{string(shape), string(values)}]
-	if ok {
-		return i
+	p := e.pack()
+	i, ok := e.written[p]
+	if !ok {
+		l := e.limitsOf(e.under.with(e.spec, limits.OfUser))
+		var then *limits.Entry
+		if e.until != 0 {
+			then = e.content.Tiers[cmp.Or(e.then, l.Tier)]
+		}
+		i = e.addEntry(e.entryOf(l, e.until, then), p)
+		e.written[p] = i
 	}
-	l := f.limitsOf(e.under.with(e.spec, limits.OfUser))
-	var then *limits.Entry
-	if e.until != 0 {
-		then = f.content.Tiers[cmp.Or(e.then, l.Tier)]
-	}
-	own := e.spec
-	own.settings = slices.Clone(own.settings) // the next entry is read into the same room
-	i = f.addEntry(f.entryOf(l, e.until, then), packed{share(f.shapes, shape, &own), string(values)})
-	f.written[written{string(shape), string(values)}] = i
 	return i
 }
 
@@ -173,7 +164,32 @@ func (f *file) addEntry(e *limits.Entry, p packed) uint32 {
 // packed is a spec of a user. Without its values it is the same for many users.
 type packed struct {
 	shape  *spec
-	values string
+	values string // of the settings
+}
+
+// pack packs the spec that was read. Packed specs are equal if they are written alike.
+func (e *entryReader) pack() packed {
+	key := appendKey(appendKey(appendKey(nil, e.tier), e.then, e.until), e.comment)
+	var values []byte
+	for _, s := range e.settings {
+		flags := 0
+		if s.sets {
+			flags = 1
+		}
+		if s.drops {
+			flags += 2
+		}
+		key = appendKey(key, s.name, int64(s.line), int64(flags))
+		values = binary.AppendVarint(values, s.value)
+	}
+	shape := e.shapes[string(key)]
+	if shape == nil {
+		own := e.spec
+		own.settings = slices.Clone(own.settings) // the next entry is read into the same room
+		shape = &own
+		e.shapes[string(key)] = shape
+	}
+	return packed{shape, string(values)}
 }
 
 func (p packed) unpack() spec {
@@ -185,25 +201,6 @@ func (p packed) unpack() spec {
 		s.settings[i].value, rest = value, rest[n:]
 	}
 	return s
-}
-
-func (s *spec) appendValues(to []byte) []byte {
-	for _, one := range s.settings {
-		to = binary.AppendVarint(to, one.value)
-	}
-	return to
-}
-
-// appendShape appends what is the same for all entries that are written alike but for values.
-func (s *spec) appendShape(key []byte) []byte {
-	key = append(append(append(append(key, s.tier...), 0), s.then...), 0)
-	key = strconv.AppendQuote(binary.AppendVarint(key, s.until), s.comment)
-	for _, one := range s.settings {
-		key = append(append(key, one.name...), 0)
-		key = binary.AppendVarint(key, int64(one.line))
-		key = strconv.AppendBool(strconv.AppendBool(key, one.sets), one.drops)
-	}
-	return key
 }
 
 // readExpiry reads from when on an entry is void, and which tier the user has from then on.
@@ -253,20 +250,13 @@ func (f *file) isUsablePattern(n *yaml.Node, where place) bool {
 	return false
 }
 
-var exemptFields = []string{"users", "addresses", "paths"}
-
 // readExempt reads the users and requests without limits.
 func (f *file) readExempt(where place, n *yaml.Node) {
-	for name, value := range f.eachField(n, where, "{users: [probe], addresses: [10.0.0.0/8], paths: [/healthz]}", exemptFields) {
-		switch at, x := where.below(name), &f.content.Exempt; name {
-		case "users":
-			x.Users = f.readList(value, at, `[probe, "mon-*"]`, maxExempt, f.isExemptUser)
-		case "addresses":
-			x.Addresses = f.readList(value, at, "[10.0.0.0/8, 192.0.2.7]", maxExempt, f.isAddress)
-		case "paths":
-			x.Paths = f.readList(value, at, `[/healthz, "/static/*"]`, maxPaths, f.isExemptPath)
-		}
-	}
+	x := &f.content.Exempt
+	f.readFields(n, where, "{users: [probe], addresses: [10.0.0.0/8], paths: [/healthz]}",
+		field{"users", f.texts(&x.Users, `[probe, "mon-*"]`, maxExempt, f.isExemptUser)},
+		field{"addresses", f.texts(&x.Addresses, "[10.0.0.0/8, 192.0.2.7]", maxExempt, f.isAddress)},
+		field{"paths", f.texts(&x.Paths, `[/healthz, "/static/*"]`, maxPaths, f.isExemptPath)})
 }
 
 func (f *file) isExemptUser(n *yaml.Node, where place) bool {
@@ -312,34 +302,23 @@ func (f *file) isAddress(n *yaml.Node, where place) bool {
 	return false
 }
 
-var (
-	failedAuthFields = []string{"per_address"}
-	perAddressFields = []string{"requests", "concurrent"}
-)
-
 func (f *file) readFailedAuth(where place, n *yaml.Node) {
-	for _, value := range f.eachAddressLimit(n, where, "{per_address: 30/min}", failedAuthFields) {
-		rate, _ := read(f, failedAuth, where.below("per_address"), value)
-		f.content.AddressLimits.FailedAuth, f.content.AddressLimits.FailedAuthWindow = rate.count, rate.window
-	}
+	var rate failureRate
+	f.readAddressLimits(n, where, "{per_address: 30/min}", field{"per_address", into(f, &rate, failedAuth)})
+	f.content.AddressLimits.FailedAuth, f.content.AddressLimits.FailedAuthWindow = rate.count, rate.window
 }
 
 func (f *file) readPerAddress(where place, n *yaml.Node) {
-	for name, value := range f.eachAddressLimit(n, where, "{requests: 100, concurrent: 20}", perAddressFields) {
-		if name == "requests" {
-			most, _ := read(f, perSecond, where.below(name), value)
-			f.content.AddressLimits.Requests = int(most)
-		} else {
-			most, _ := read(f, inProgress, where.below(name), value)
-			f.content.AddressLimits.Concurrent = int(most)
-		}
-	}
+	var requests, concurrent int64
+	f.readAddressLimits(n, where, "{requests: 100, concurrent: 20}",
+		field{"requests", into(f, &requests, perSecond)}, field{"concurrent", into(f, &concurrent, inProgress)})
+	f.content.AddressLimits.Requests, f.content.AddressLimits.Concurrent = int(requests), int(concurrent)
 }
 
-// eachAddressLimit is eachField of a mapping that must not be empty.
-func (f *file) eachAddressLimit(n *yaml.Node, where place, example string, valid []string) iter.Seq2[string, *yaml.Node] {
+// readAddressLimits is readFields of a mapping that must not be empty.
+func (f *file) readAddressLimits(n *yaml.Node, where place, example string, fields ...field) {
 	if isEmpty(n) {
 		f.errorf(n, "%s is empty; leave it out, or write %s", where, example)
 	}
-	return f.eachField(n, where, example, valid)
+	f.readFields(n, where, example, fields...)
 }
