@@ -115,14 +115,14 @@ func TestS3ClassesAreWhatAFileCanSay(t *testing.T) {
 	for _, c := range limits.S3Classes() {
 		names = append(names, c.Name)
 		if !classForm.MatchString(c.Name) || len(c.Any) != 1 {
-			t.Errorf("class %s has %d matches, want 1 and a name of the form %s", c.Name, len(c.Any), classPattern)
+			t.Errorf("class %s has %d matches, want 1 and a name of the form %s", c.Name, len(c.Any), classForm.String())
 		}
 		m := c.Any[0]
 		if err := checkRegex(m.PathRegex); err != nil {
 			t.Errorf("class %s: path_regex %v", c.Name, err)
 		}
 		if keys := append(m.Query, m.NoQuery...); len(keys) > maxMatchItems || !slices.IsSorted(keys) || slices.ContainsFunc(keys, func(k string) bool { return !queryForm.MatchString(k) }) {
-			t.Errorf("class %s has the keys %q, want at most %d, sorted, of the form %s", c.Name, keys, maxMatchItems, queryPattern)
+			t.Errorf("class %s has the keys %q, want at most %d, sorted, of the form %s", c.Name, keys, maxMatchItems, queryForm.String())
 		}
 	}
 	slices.Sort(names)

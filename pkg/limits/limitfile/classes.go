@@ -20,26 +20,15 @@ const (
 	maxValueBytes = 200  // of a header's value
 )
 
-// The patterns of what is text in classes and exempt. They mean the same
-// in Go and in ECMAScript, which JSON Schema uses.
-const (
-	classPattern  = `^[A-Z][A-Z0-9_]{0,31}$`
-	methodPattern = `^[A-Z][A-Z-]{0,31}$`
-	queryPattern  = `^[A-Za-z0-9_.~:\[\]-]{1,100}$`
-	headerPattern = "^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$"
-	valuePattern  = `^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?$`
-	prefixPattern = `^/[\x21\x22\x24-\x3e\x40-\x7e]*$`              // neither ? nor #
-	pathsPattern  = `^/[\x21\x22\x24-\x29\x2b-\x3e\x40-\x7e]*[*]?$` // nor *, but at the end
-)
-
+// The forms of texts. They mean the same in Go and in ECMAScript, which JSON Schema uses.
 var (
-	classForm  = regexp.MustCompile(classPattern)
-	methodForm = regexp.MustCompile(methodPattern)
-	queryForm  = regexp.MustCompile(queryPattern)
-	headerForm = regexp.MustCompile(headerPattern)
-	valueForm  = regexp.MustCompile(valuePattern)
-	prefixForm = regexp.MustCompile(prefixPattern)
-	pathsForm  = regexp.MustCompile(pathsPattern)
+	classForm  = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,31}$`)
+	methodForm = regexp.MustCompile(`^[A-Z][A-Z-]{0,31}$`)
+	queryForm  = regexp.MustCompile(`^[A-Za-z0-9_.~:\[\]-]{1,100}$`)
+	headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")
+	valueForm  = regexp.MustCompile(`^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?$`)
+	prefixForm = regexp.MustCompile(`^/[\x21\x22\x24-\x3e\x40-\x7e]*$`)              // neither ? nor #
+	pathsForm  = regexp.MustCompile(`^/[\x21\x22\x24-\x29\x2b-\x3e\x40-\x7e]*[*]?$`) // nor *, but at the end
 )
 
 // classes are those that every file may limit.

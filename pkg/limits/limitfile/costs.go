@@ -17,15 +17,12 @@ const (
 	maxUnit     = 24  // bytes of a unit's name, which has the form of a service's
 	maxJSONPath = 128 // bytes
 
-	// The pattern means the same in Go and in ECMAScript, which JSON Schema uses.
-	jsonPathPattern = `^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,7}$`
-
 	jsonPathForms   = "the names that lead to a number, with dots between them, such as usage.total_tokens: each of A-Z, a-z, 0-9, _ and -, at most 8 names and 128 bytes"
 	headerNameForms = "the name of a header, such as X-Cost"
 )
 
 var (
-	jsonPathForm = regexp.MustCompile(jsonPathPattern)
+	jsonPathForm = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,7}$`)
 	failedNames  = []string{"free", "estimate"}
 )
 

@@ -23,9 +23,6 @@ const (
 	maxQueue   = 64
 	maxService = maxQueue - len("_scheduled")
 
-	// servicePattern is of names that can be a part of a queue's name.
-	servicePattern = `^[a-z0-9]+([_-][a-z0-9]+)*$`
-
 	workersForms = "{priority: 3, default: 2, scheduled: 1}, or [3, 2, 1] in this order"
 	// workersForUsers is the name under which the users are, among the names of tiers.
 	workersForUsers  = "users"
@@ -33,7 +30,8 @@ const (
 )
 
 var (
-	serviceForm   = regexp.MustCompile(servicePattern)
+	// serviceForm is of names that can be a part of a queue's name.
+	serviceForm   = regexp.MustCompile(`^[a-z0-9]+([_-][a-z0-9]+)*$`)
 	workersFields = []string{limits.PriorityQueues, limits.DefaultQueues, limits.ScheduledQueues}
 )
 

@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 
 	"gopkg.in/yaml.v3"
 
@@ -55,7 +54,7 @@ func readFile(path string) ([]byte, error) {
 //
 // The Set is that of all times: nothing in it has expired (see Set.At).
 func Parse(name string, data []byte) (*limits.Set, error) {
-	f := newFile(name, newModel())
+	f := &file{problems: problems{file: name}, resolver: newResolver(&model{classes: classes, tiers: map[string]*tier{}, exempt: map[string]int{}})}
 	f.content = limits.Content{Name: name, Tiers: map[string]*limits.Entry{}, Users: map[string]limits.Named{}, Names: map[string]string{}}
 	f.written, f.shapes = map[packed]uint32{}, map[string]*spec{}
 	if root := f.decode(data); root != nil {
@@ -91,10 +90,6 @@ type tier struct {
 	entry uint32 // of all users with the name of the tier and nothing else
 }
 
-func newModel() *model {
-	return &model{classes: classes, tiers: map[string]*tier{}, exempt: map[string]int{}}
-}
-
 type file struct {
 	problems
 	resolver // with the model
@@ -106,36 +101,38 @@ type file struct {
 	shapes         map[string]*spec
 }
 
-func newFile(name string, m *model) *file {
-	return &file{problems: problems{file: name}, resolver: newResolver(m)}
-}
-
 // fileFields are the fields of a limit file, as errors list them.
 var fileFields = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "classes", "exempt", "queues", "workers", "failed_auth", "per_address", "costs"}
 
 func (f *file) readRoot(root *yaml.Node) {
-	fields, ok := f.collect(root)
-	if !ok {
+	if version := lookup(root, "version"); version != nil && !f.readVersion(version) {
+		return // only a reader of that version knows the other fields
+	}
+	nodes := map[string]*yaml.Node{}
+	var fields []field
+	for _, name := range fileFields {
+		fields = append(fields, field{name, func(_ place, n *yaml.Node) { nodes[name] = n }})
+	}
+	f.readFields(root, place{kind: "the file"}, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}", fields...)
+	if root.Kind != yaml.MappingNode {
 		return
 	}
-	if fields["version"] == nil {
+	if nodes["version"] == nil {
 		f.errorf(root, "version is missing; begin the file with version: 1")
 	}
+	tierName := func(to *string) func(place, *yaml.Node) {
+		return func(at place, n *yaml.Node) { *to = f.readTierName(n, at) }
+	}
 	// In the order of what names what: modes, classes, units and services come before tiers.
-	for _, part := range []struct {
-		name string
-		read func(at place, n *yaml.Node)
-	}{
+	for _, part := range []field{
 		{"mode", f.readFileMode}, {"classes", f.readClasses}, {"costs", f.readCostUnits}, {"queues", f.readQueues},
 		{"failed_auth", f.readFailedAuth}, {"per_address", f.readPerAddress},
-		{"tiers", func(_ place, n *yaml.Node) { f.readTiers(n, fields["default_tier"]) }},
-		{"default_tier", func(at place, n *yaml.Node) { f.content.DefaultTier = f.readTierName(n, at) }},
-		{"anonymous_tier", func(at place, n *yaml.Node) { f.content.AnonymousTier = f.readTierName(n, at) }},
-		{"unreadable", func(at place, n *yaml.Node) { f.content.UnreadableTier = f.readTierName(n, at) }},
+		{"tiers", func(_ place, n *yaml.Node) { f.readTiers(n, nodes["default_tier"]) }},
+		{"default_tier", tierName(&f.content.DefaultTier)},
+		{"anonymous_tier", tierName(&f.content.AnonymousTier)}, {"unreadable", tierName(&f.content.UnreadableTier)},
 		{"workers", f.readDedicated}, {"exempt", f.readExempt}, {"users", f.readUsers},
 	} {
-		n := fields[part.name]
-		switch {
+		switch n := nodes[part.name]; {
 		case n != nil:
 			part.read(place{field: part.name}, n)
 		case part.name == "tiers":
@@ -146,24 +143,6 @@ func (f *file) readRoot(root *yaml.Node) {
 			f.errorf(root, "default_tier is missing; name one of the tiers")
 		}
 	}
-}
-
-// collect returns the fields of the file by name, and whether the file is a mapping of a version
-// that is known.
-func (f *file) collect(root *yaml.Node) (fields map[string]*yaml.Node, ok bool) {
-	if version := lookup(root, "version"); version != nil && !f.readVersion(version) {
-		return nil, false // only a reader of that version knows the other fields
-	}
-	fields = map[string]*yaml.Node{}
-	where := place{kind: "the file"}
-	for key, value := range f.eachEntry(root, where, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}") {
-		if slices.Contains(fileFields, key.Value) {
-			fields[key.Value] = value
-		} else {
-			f.refuseUnknown(key, where, "field", fileFields)
-		}
-	}
-	return fields, root.Kind == yaml.MappingNode
 }
 
 func (f *file) readVersion(n *yaml.Node) bool {
@@ -181,7 +160,6 @@ func (f *file) readVersion(n *yaml.Node) bool {
 
 func (f *file) readFileMode(at place, n *yaml.Node) {
 	if i := f.readMode(at, n); i >= 0 {
-		f.mode, f.modeLine = limits.Mode(i), n.Line
-		f.content.Mode = f.mode
+		f.mode, f.modeLine, f.content.Mode = limits.Mode(i), n.Line, limits.Mode(i)
 	}
 }

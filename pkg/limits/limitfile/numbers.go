@@ -67,17 +67,11 @@ const (
 	liftIt = "write unlimited to lift the limit"
 )
 
-// timePattern is a date or a time of RFC 3339 in the years from 2000 to 2199. It means the same
-// in Go and in ECMAScript, which JSON Schema uses. So does dayStartPattern.
-const (
-	timePattern = `^2[01][0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])` +
-		`(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))?$`
-	dayStartPattern = `^([01][0-9]|2[0-3]):[0-5][0-9]$`
-)
-
 var (
-	timeForm     = regexp.MustCompile(timePattern)
-	dayStartForm = regexp.MustCompile(dayStartPattern)
+	// timeForm is a date or a time of RFC 3339 in the years from 2000 to 2199.
+	timeForm = regexp.MustCompile(`^2[01][0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])` +
+		`(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))?$`)
+	dayStartForm = regexp.MustCompile(`^([01][0-9]|2[0-3]):[0-5][0-9]$`)
 )
 
 var (

@@ -133,22 +133,16 @@ func OriginOf(s *limits.Set, user string) Origin {
 }
 
 // setUser sets where a user, or a pattern that matches the name, is among the users, and returns
-// what the entry says.
+// the content of the entry.
 func (o *Origin) setUser(s *limits.Set, m *model, user, key string) spec {
-	// By the exact name first, as the set looks it up.
-	at, ok := s.Named(key)
-	if !ok {
-		user = s.PatternOf(key)
-		if at, ok = s.Named(limits.Key(user)); !ok {
-			return spec{}
-		}
+	own, at, name := m.specOf(s, key, user)
+	if at == 0 {
+		return own
 	}
-	if limits.IsPattern(user) {
-		o.Pattern = user
+	if limits.IsPattern(name) {
+		o.Pattern = name
 	}
-	own := m.specs[at.Entry].unpack()
-	o.File, o.User = s.Name(), int(at.Line)
-	o.Comment, o.Then = own.comment, own.then
+	o.File, o.User, o.Comment, o.Then = s.Name(), at, own.comment, own.then
 	if own.until != 0 {
 		o.Until = time.Unix(0, own.until).UTC()
 		o.Expired = !o.Until.After(s.Time())
@@ -158,6 +152,20 @@ func (o *Origin) setUser(s *limits.Set, m *model, user, key string) spec {
 		o.TierFrom = FromEntry
 	}
 	return own
+}
+
+// specOf returns the entry of a user or of the user's pattern, its line, 0 if there is none, and
+// the name that it has there.
+func (m *model) specOf(s *limits.Set, key, user string) (own spec, line int, name string) {
+	// By the exact name first, as the set looks it up.
+	at, ok := s.Named(key)
+	if !ok {
+		user = s.PatternOf(key)
+		if at, ok = s.Named(limits.Key(user)); !ok {
+			return spec{}, 0, ""
+		}
+	}
+	return m.specs[at.Entry].unpack(), int(at.Line), user
 }
 
 // within returns settings with the lines of a file, of an entry whose name is on a line.

@@ -64,54 +64,48 @@ func DecodeOverrides(data []byte) ([]limits.Override, error) {
 	return list, nil
 }
 
-// CheckOverride says what is wrong with an override whatever the limit file says, or nil.
+// CheckOverride returns the error of an override that no limit file could make valid, or nil.
 func CheckOverride(o limits.Override) error {
-	_, err := checkOverride(o)
-	return err
-}
-
-func checkOverride(o limits.Override) (*yaml.Node, error) {
 	runes := utf8.RuneCountInString(o.Reason)
 	switch {
 	case o.User == "" || !utf8.ValidString(o.User):
-		return nil, errors.New("user must be a name in UTF-8, as in a limit file")
+		return errors.New("user must be a name in UTF-8, as in a limit file")
 	case limits.IsPattern(o.User):
-		return nil, fmt.Errorf("user %s: a pattern cannot be overridden; name one user", quote(o.User))
+		return fmt.Errorf("user %s: a pattern cannot be overridden; name one user", quote(o.User))
 	case runes < 1 || runes > maxReason || !utf8.ValidString(o.Reason) || strings.ContainsFunc(o.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) || strings.TrimSpace(o.Reason) == "":
-		return nil, fmt.Errorf("reason must be 1 to %d printable characters, got %d characters", maxReason, runes)
+		return fmt.Errorf("reason must be 1 to %d printable characters, got %d characters", maxReason, runes)
 	case !utf8.ValidString(o.By) || len(o.By) > maxBy:
-		return nil, fmt.Errorf("by must be UTF-8 text of at most %d bytes", maxBy)
+		return fmt.Errorf("by must be UTF-8 text of at most %d bytes", maxBy)
 	case !isWritable(o.Since) || !isWritable(o.Until) || o.Until.UnixNano() <= 0:
-		return nil, errors.New("since and until must be times from 1970 to 2200")
+		return errors.New("since and until must be times from 1970 to 2200")
 	}
-	n, err := overrideNode(o.Limits)
+	_, err := overrideNode(o.Limits)
+	return err
+}
+
+func isWritable(t time.Time) bool { return t.IsZero() || t.Year() >= 1970 && t.Year() < 2200 }
+
+func overrideNode(data []byte) (*yaml.Node, error) {
+	// JSON is YAML, but an override is no other YAML.
+	var text bytes.Buffer
+	err := json.Compact(&text, data)
+	if !utf8.Valid(data) {
+		err = errors.New("not UTF-8 text")
+	}
+	var document *yaml.Node
+	if err == nil {
+		document, _, err = documents(&text)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("limits: %w", err)
 	}
+	n := document.Content[0]
 	for key := range children(n) {
 		if slices.Contains(notInOverride, key.Value) {
 			return nil, fmt.Errorf("limits: %s is for limit files; an override has an end and a reason of its own", key.Value)
 		}
 	}
 	return n, nil
-}
-
-func isWritable(t time.Time) bool { return t.IsZero() || t.Year() >= 1970 && t.Year() < 2200 }
-
-func overrideNode(data []byte) (*yaml.Node, error) {
-	if !utf8.Valid(data) {
-		return nil, errors.New("not UTF-8 text")
-	}
-	// JSON is YAML, but an override is no other YAML.
-	var text bytes.Buffer
-	if err := json.Compact(&text, data); err != nil {
-		return nil, err
-	}
-	document, _, err := documents(&text)
-	if err != nil {
-		return nil, err
-	}
-	return document.Content[0], nil
 }
 
 // ParsePublished is Parse of a file with the overrides that EncodeOverrides has written, nil for
@@ -176,22 +170,21 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 	var inForce []limits.Override
 	for _, o := range decoded {
 		key := limits.Key(o.User)
-		e, err := r.override(s, key, o)
-		if err != nil {
+		if e, err := r.override(s, key, o); err != nil {
 			refuse(o, err)
-			continue
+		} else {
+			entries[key], inForce = e, append(inForce, o)
 		}
-		entries[key], inForce = e, append(inForce, o)
+	}
+	if len(inForce) > 0 {
+		return s.WithOverrides(EncodeOverrides(inForce), inForce, entries, &m), refused
 	}
 	// The same set, so that a comparison of addresses shows no change.
-	if len(inForce) == 0 && before.overrides == nil {
+	if before.overrides == nil {
 		return s, refused
 	}
-	if len(inForce) == 0 {
-		m.overrides = nil
-		return s.WithOverrides(nil, nil, nil, &m), refused
-	}
-	return s.WithOverrides(EncodeOverrides(inForce), inForce, entries, &m), refused
+	m.overrides = nil
+	return s.WithOverrides(nil, nil, nil, &m), refused
 }
 
 // override returns a user's entry with an override: one part for each time in which the override
@@ -204,19 +197,12 @@ func (r *resolver) override(s *limits.Set, key string, o limits.Override) (*limi
 	case fromFile.Limits.Tier == limits.ExemptTier:
 		return nil, fmt.Errorf("user %s is exempt by the limit file, so nothing limits this user; an override would have no effect", quote(o.User))
 	}
-	n, err := checkOverride(o)
+	n, err := overrideNode(o.Limits)
 	if err != nil {
 		return nil, err
 	}
-	own := spec{tier: fromFile.Limits.Tier} // a user that the file does not name has a tier only
-	named, ok := s.Named(key)
-	if !ok {
-		named, ok = s.Named(limits.Key(s.PatternOf(key)))
-	}
-	if ok {
-		own = r.specs[named.Entry].unpack()
-		own.tier = fromFile.Limits.Tier
-	}
+	own, _, _ := r.specOf(s, key, o.User) // of a user that the file does not name: nothing
+	own.tier = fromFile.Limits.Tier
 	ends := []int64{o.Until.UnixNano()}
 	if own.until != 0 && own.until < ends[0] {
 		ends = []int64{own.until, ends[0]}

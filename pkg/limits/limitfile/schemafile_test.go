@@ -120,7 +120,7 @@ func schemaDefs() map[string]*schema {
 						"tier", tierRef("Tier", "The tier whose limits are overridden; the default tier if it is left out.")),
 						"until", &schema{
 							Title: "Until", Description: "From then on what is overridden here is void: a date, which begins at 00:00 UTC, or a time. The user has the limits of their tier then, or of the one that then names.",
-							Type: "string", Pattern: timePattern, Examples: []any{"2026-12-01", "2026-12-01T18:00:00Z"},
+							Type: "string", Pattern: timeForm.String(), Examples: []any{"2026-12-01", "2026-12-01T18:00:00Z"},
 						}),
 						"then", tierRef("Then", "The tier that the user has from until on.")),
 				},
@@ -162,7 +162,7 @@ func schemaClasses() *schema {
 		AnyOf: []*schema{
 			{Type: "string", Const: jsonschema.Ptr[any](s3Preset)},
 			{
-				Type: "object", MinProperties: jsonschema.Ptr(1), MaxProperties: jsonschema.Ptr(maxClasses), PropertyNames: &schema{Pattern: classPattern},
+				Type: "object", MinProperties: jsonschema.Ptr(1), MaxProperties: jsonschema.Ptr(maxClasses), PropertyNames: &schema{Pattern: classForm.String()},
 				AdditionalProperties: &schema{AnyOf: []*schema{
 					ref("match"),
 					{Type: "array", Items: ref("match"), MinItems: jsonschema.Ptr(1), MaxItems: jsonschema.Ptr(maxMatches)},
@@ -178,15 +178,15 @@ func matchProperties() map[string]*schema {
 		return withWords(listOf(maxMatchItems, &schema{Types: kinds, Pattern: pattern}), title, description, example)
 	}
 	return map[string]*schema{
-		"methods":     texts([]string{"string"}, "Methods", "The method is one of these, in capital letters.", methodPattern, "GET", "HEAD"),
-		"path_prefix": {Title: "Beginning of the path", Description: "The path, as the client wrote it and without the query, begins with this.", Type: "string", Pattern: prefixPattern, MaxLength: jsonschema.Ptr(maxPathBytes), Examples: []any{"/reports/"}},
+		"methods":     texts([]string{"string"}, "Methods", "The method is one of these, in capital letters.", methodForm.String(), "GET", "HEAD"),
+		"path_prefix": {Title: "Beginning of the path", Description: "The path, as the client wrote it and without the query, begins with this.", Type: "string", Pattern: prefixForm.String(), MaxLength: jsonschema.Ptr(maxPathBytes), Examples: []any{"/reports/"}},
 		"path_regex":  {Title: "Regular expression for the path", Description: "The path, as the client wrote it and without the query, matches this somewhere. It may have what RE2 and PCRE read the same way; only single characters and classes of them may be repeated.", Types: textOrNumber, Pattern: `^[\x20-\x7e]`, MaxLength: jsonschema.Ptr(maxRegexBytes), Examples: []any{"^/[^/]+/?$"}},
-		"query":       texts(textOrNumber, "Keys of the query", "All of these are there, with any value or none.", queryPattern, "list-type"),
-		"no_query":    texts(textOrNumber, "No keys of the query", "None of these is there.", queryPattern, "acl", "policy"),
+		"query":       texts(textOrNumber, "Keys of the query", "All of these are there, with any value or none.", queryForm.String(), "list-type"),
+		"no_query":    texts(textOrNumber, "No keys of the query", "None of these is there.", queryForm.String(), "acl", "policy"),
 		"headers": {
 			Title: "Headers", Description: `All of these are there, with this value, or any if it is "".`,
-			Type: "object", MinProperties: jsonschema.Ptr(1), MaxProperties: jsonschema.Ptr(maxMatchItems), PropertyNames: &schema{Pattern: headerPattern},
-			AdditionalProperties: &schema{Types: []string{"string", "number", "boolean"}, Pattern: valuePattern, MaxLength: jsonschema.Ptr(maxValueBytes)},
+			Type: "object", MinProperties: jsonschema.Ptr(1), MaxProperties: jsonschema.Ptr(maxMatchItems), PropertyNames: &schema{Pattern: headerForm.String()},
+			AdditionalProperties: &schema{Types: []string{"string", "number", "boolean"}, Pattern: valueForm.String(), MaxLength: jsonschema.Ptr(maxValueBytes)},
 			Examples:             []any{json.RawMessage(`{"X-Kind":"report","X-Trace":""}`)},
 		},
 	}
@@ -203,7 +203,7 @@ func schemaExempt() *schema {
 		Properties: map[string]*schema{
 			"users":     texts(textOrNumber, "Exempt users", "Names, and patterns with *.", `^[\s\S]`, maxExempt, "probe", "mon-*"),
 			"addresses": texts([]string{"string"}, "Exempt addresses", "Of clients: IP addresses, and networks in CIDR form.", `^[0-9a-fA-F.:]+(/[0-9]{1,3})?$`, maxExempt, "10.0.0.0/8", "2001:db8::/32"),
-			"paths":     texts([]string{"string"}, "Exempt paths", "Paths without the query, or beginnings of paths with * behind them.", pathsPattern, maxPaths, "/healthz", "/static/*"),
+			"paths":     texts([]string{"string"}, "Exempt paths", "Paths without the query, or beginnings of paths with * behind them.", pathsForm.String(), maxPaths, "/healthz", "/static/*"),
 		},
 		Examples: []any{json.RawMessage(`{"users":["probe"],"addresses":["10.0.0.0/8"],"paths":["/healthz"]}`)},
 	}
@@ -245,10 +245,10 @@ func schemaDedicated() *schema {
 	}
 	return &schema{
 		Title: "Dedicated workers", Description: "How many workers a process has, in the queues of each service, for the jobs of a tier alone, or, under users, of a user alone. A name is of a-z and 0-9, with single _ or - between them.",
-		Type: "object", PropertyNames: &schema{Pattern: servicePattern},
+		Type: "object", PropertyNames: &schema{Pattern: serviceForm.String()},
 		AdditionalProperties: dedicated(),
 		Properties: map[string]*schema{
-			workersForUsers: {Title: "Users", Description: "The same of users, by name.", Type: "object", PropertyNames: &schema{Pattern: servicePattern}, AdditionalProperties: dedicated()},
+			workersForUsers: {Title: "Users", Description: "The same of users, by name.", Type: "object", PropertyNames: &schema{Pattern: serviceForm.String()}, AdditionalProperties: dedicated()},
 		},
 		Examples: []any{json.RawMessage(`{"enterprise":{"priority":10},"users":{"alice":{"default":2}}}`)},
 	}
@@ -281,10 +281,10 @@ func schemaJobs() *schema {
 // schemaCostUnits describes what requests cost.
 func schemaCostUnits() *schema {
 	path := func() *schema {
-		return &schema{Title: "Path in the body", Description: "The names that lead to a number in a body of JSON, with dots between them.", Type: "string", Pattern: jsonPathPattern, MaxLength: jsonschema.Ptr(maxJSONPath), Examples: []any{"usage.total_tokens"}}
+		return &schema{Title: "Path in the body", Description: "The names that lead to a number in a body of JSON, with dots between them.", Type: "string", Pattern: jsonPathForm.String(), MaxLength: jsonschema.Ptr(maxJSONPath), Examples: []any{"usage.total_tokens"}}
 	}
 	header := func() *schema {
-		return &schema{Title: "Header", Description: "A header whose value is a whole number. None that is about one connection.", Type: "string", Pattern: headerPattern, Examples: []any{"X-Cost"}}
+		return &schema{Title: "Header", Description: "A header whose value is a whole number. None that is about one connection.", Type: "string", Pattern: headerForm.String(), Examples: []any{"X-Cost"}}
 	}
 	estimate := func(title, description string) *schema {
 		return &schema{Title: title, Description: description + " A whole number from 0, or one with k, M or G.", AnyOf: []*schema{
@@ -309,7 +309,7 @@ func schemaCostUnits() *schema {
 					"default": estimate("Default", "What a request costs that says nothing and has no number by class."),
 					"classes": {
 						Title: "Estimates by class", Description: "For requests that do not say what they cost: by method and operation class. An operation class comes first.",
-						Type: "object", PropertyNames: &schema{Pattern: classPattern}, AdditionalProperties: estimate("Estimate of a class", "What a request of this class costs."),
+						Type: "object", PropertyNames: &schema{Pattern: classForm.String()}, AdditionalProperties: estimate("Estimate of a class", "What a request of this class costs."),
 						Examples: []any{json.RawMessage(`{"CHAT":4000,"GET":0}`)},
 					},
 				},
@@ -317,9 +317,9 @@ func schemaCostUnits() *schema {
 				Not:      &schema{Required: []string{"header", "json"}},
 				Examples: []any{json.RawMessage(`{"json":"max_tokens","default":1000}`), json.RawMessage(`{"default":50}`)},
 			},
-			"classes":    withWords(listOf(maxClasses+len(limits.BuiltinClasses()), &schema{Type: "string", Pattern: classPattern}), "Classes", "Only requests of these methods and operation classes cost the unit. Without it all do.", []string{"CHAT"}),
+			"classes":    withWords(listOf(maxClasses+len(limits.BuiltinClasses()), &schema{Type: "string", Pattern: classForm.String()}), "Classes", "Only requests of these methods and operation classes cost the unit. Without it all do.", []string{"CHAT"}),
 			"failed":     {Title: "Failed requests", Description: "What requests cost that the origin answers with a status of 400 or more without saying what they cost: nothing (free, if nothing is said), or their estimate.", Type: "string", Enum: anything(failedNames)},
-			"day_starts": {Title: "Beginning of the day", Description: `When limits for each day begin anew: a time of day in UTC; "00:00" if nothing is said.`, Type: "string", Pattern: dayStartPattern, Examples: []any{"06:00"}},
+			"day_starts": {Title: "Beginning of the day", Description: `When limits for each day begin anew: a time of day in UTC; "00:00" if nothing is said.`, Type: "string", Pattern: dayStartForm.String(), Examples: []any{"06:00"}},
 		}},
 		Examples: []any{json.RawMessage(`{"tokens":{"actual":{"json":"usage.total_tokens"},"estimate":{"json":"max_tokens","default":1000}}}`)},
 	}
@@ -363,11 +363,11 @@ func costPattern(more string) string {
 }
 
 func unitNameForm() *schema {
-	return &schema{Pattern: servicePattern, MaxLength: jsonschema.Ptr(maxUnit)}
+	return &schema{Pattern: serviceForm.String(), MaxLength: jsonschema.Ptr(maxUnit)}
 }
 
 func serviceNames() *schema {
-	return &schema{Pattern: servicePattern, MaxLength: jsonschema.Ptr(maxService)}
+	return &schema{Pattern: serviceForm.String(), MaxLength: jsonschema.Ptr(maxService)}
 }
 
 // tierProperties are the fields that tiers and users share.
@@ -392,7 +392,7 @@ func limitProperties() map[string]*schema {
 			Title:       "Request rates",
 			Description: `Requests by class; "*" is all classes together, OTHER every method without a class of its own, other names are operation classes. A request counts against its method, its operation class and "*". unlimited lifts them all.`,
 			AnyOf: []*schema{
-				{Type: "object", Properties: rates, PatternProperties: map[string]*schema{classPattern: ref("rate")}, AdditionalProperties: nothing()},
+				{Type: "object", Properties: rates, PatternProperties: map[string]*schema{classForm.String(): ref("rate")}, AdditionalProperties: nothing()},
 				{Type: "string", Pattern: unlimitedPattern},
 			},
 			Examples: []any{json.RawMessage(`{"GET":100,"LIST":{"minute":30},"*":200}`), unlimited},
