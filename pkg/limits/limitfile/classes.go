@@ -82,7 +82,7 @@ func (f *file) isClassName(n *yaml.Node, where place) bool {
 
 // readClass reads one match, or a list of them.
 func (f *file) readClass(name string, n *yaml.Node) limits.Class {
-	where := place{kind: "class", name: name}
+	where := place{of: "class " + quote(name)}
 	c := limits.Class{Name: name}
 	items := []*yaml.Node{n}
 	switch {

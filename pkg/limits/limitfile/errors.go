@@ -78,7 +78,7 @@ func (p *problems) errors() Errors {
 
 // place begins an error with its subject: a field of a tier or a user, or something that has
 // no name.
-type place struct{ kind, name, field string }
+type place struct{ of, field string }
 
 func (p place) below(field string) place {
 	if p.field != "" {
@@ -89,12 +89,8 @@ func (p place) below(field string) place {
 }
 
 func (p place) String() string {
-	s := p.kind
-	if p.name != "" {
-		s += " " + quote(p.name)
+	if p.of == "" || p.field == "" {
+		return p.of + p.field
 	}
-	if s != "" && p.field != "" {
-		s += ": "
-	}
-	return s + p.field
+	return p.of + ": " + p.field
 }

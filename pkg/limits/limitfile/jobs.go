@@ -86,29 +86,28 @@ func (f *file) readWorkers(where place, n *yaml.Node) (number [3]int64) {
 			return number
 		}
 	}
-	var fields []field
-	for i, class := range workersFields {
-		fields = append(fields, field{class, into(f, &number[i], workers)})
-	}
+	fields := f.classFields(&number, workers)
 	if list != nil {
 		for i, item := range list {
-			fields[i].read(where.below(workersFields[i]), item)
+			fields[i].read(where.below(fields[i].name), item)
 		}
 		return number
 	}
-	for key, value := range f.eachEntry(n, where, workersForms) {
-		if i := slices.Index(workersFields, key.Value); i >= 0 {
-			fields[i].read(where.below(key.Value), value)
-		} else {
-			f.refuseUnknown(key, where, "class", workersFields)
-		}
-	}
+	f.readKnown(n, where, workersForms, "class", fields)
 	for _, class := range workersFields {
 		if lookup(n, class) == nil {
 			f.errorf(n, "%s has no %s; write %[2]s: 0 if nobody works that queue here", where, class)
 		}
 	}
 	return number
+}
+
+// classFields are the fields of a mapping with a number for each class of queues.
+func (f *file) classFields(number *[3]int64, k kind[int64]) (fields []field) {
+	for i, class := range workersFields {
+		fields = append(fields, field{class, into(f, &number[i], k)})
+	}
+	return fields
 }
 
 // bareNumbers are the names in a mapping that has nothing but numbers for names: {3, 2, 1},
@@ -165,11 +164,7 @@ func (f *file) readDedicatedTo(d limits.Dedicated, key *yaml.Node, where place, 
 		return d, false
 	}
 	var number [3]int64
-	var fields []field
-	for i, class := range workersFields {
-		fields = append(fields, field{class, into(f, &number[i], dedicatedWorkers)})
-	}
-	f.readFields(n, at, dedicatedExample, fields...)
+	f.readFields(n, at, dedicatedExample, f.classFields(&number, dedicatedWorkers)...)
 	d.Line, d.Priority, d.Default, d.Scheduled = key.Line, int(number[0]), int(number[1]), int(number[2])
 	if isEmpty(n) {
 		f.errorf(n, "%s is empty; write one of %s, such as %s", at, joinChoices(workersFields), dedicatedExample)

@@ -113,7 +113,7 @@ func (f *file) readRoot(root *yaml.Node) {
 	for _, name := range fileFields {
 		fields = append(fields, field{name, func(_ place, n *yaml.Node) { nodes[name] = n }})
 	}
-	f.readFields(root, place{kind: "the file"}, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}", fields...)
+	f.readFields(root, place{of: "the file"}, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}", fields...)
 	if root.Kind != yaml.MappingNode {
 		return
 	}

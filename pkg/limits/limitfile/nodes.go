@@ -15,6 +15,10 @@ type field struct {
 
 // readFields reads a mapping of fields. The example shows one in an error.
 func (f *file) readFields(n *yaml.Node, where place, example string, fields ...field) {
+	f.readKnown(n, where, example, "field", fields)
+}
+
+func (f *file) readKnown(n *yaml.Node, where place, example, what string, fields []field) {
 	for key, value := range f.eachEntry(n, where, example) {
 		if i := slices.IndexFunc(fields, func(one field) bool { return one.name == key.Value }); i >= 0 {
 			fields[i].read(where.below(key.Value), value)
@@ -24,7 +28,7 @@ func (f *file) readFields(n *yaml.Node, where place, example string, fields ...f
 		for _, one := range fields {
 			valid = append(valid, one.name)
 		}
-		f.refuseUnknown(key, where, "field", valid)
+		f.refuseUnknown(key, where, what, valid)
 	}
 }
 

@@ -52,13 +52,7 @@ func into[T any](f *file, to *T, k kind[T]) func(place, *yaml.Node) {
 }
 
 const (
-	sizeForms       = "a whole number of bytes, one with kB, MB, GB, KiB, MiB, GiB or TiB, or unlimited"
-	costLimitForms  = "a whole number, one with k, M or G, or unlimited"
-	estimateForms   = "a whole number from 0 (nothing), or one with k, M or G"
 	priorityForms   = "a whole number from -2047 to 2047, of which the lowest is served first"
-	burstForms      = "a whole number from 1; leave it out for none"
-	workerForms     = "a whole number from 0 (none here) to 10000"
-	dedicatedForms  = "a whole number from 1 to 10000"
 	waitForms       = "refuse, or wait and a duration from 1ms to 30s, such as wait 2s"
 	failedAuthForms = "a number of answers and a window, such as 30/min (/s, /min or /hour), or unlimited"
 	timeForms       = "a date such as 2026-12-01, which begins at 00:00 UTC, or a time such as 2026-12-01T18:00:00Z"
@@ -72,28 +66,32 @@ var (
 	timeForm = regexp.MustCompile(`^2[01][0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])` +
 		`(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))?$`)
 	dayStartForm = regexp.MustCompile(`^([01][0-9]|2[0-3]):[0-5][0-9]$`)
-)
 
-var (
-	sizes            = kind[int64]{forms: sizeForms, parse: sizeScale.parse, lifts: true}
-	costLimits       = kind[int64]{forms: costLimitForms, parse: costScale.parse, lifts: true}
-	estimates        = kind[int64]{forms: estimateForms, parse: estimateScale.parse}
+	sizes            = kind[int64]{forms: sizeScale.forms, parse: sizeScale.parse, lifts: true}
+	costLimits       = kind[int64]{forms: costScale.forms, parse: costScale.parse, lifts: true}
+	estimates        = kind[int64]{forms: estimateScale.forms, parse: estimateScale.parse}
 	perSecond        = counts(limits.MaxPerSecond)
 	inProgress       = counts(limits.MaxConcurrent)
 	jobCounts        = counts(limits.MaxJobs)
-	bursts           = kind[int64]{forms: burstForms, number: true, parse: wholeNumber(1, limits.MaxBurst, burstForms, "leave it out for none")}
+	bursts           = numbers(1, limits.MaxBurst, "a whole number from 1; leave it out for none", "leave it out for none")
+	workers          = numbers(0, limits.MaxWorkers, "a whole number from 0 (none here) to 10000", "")
+	dedicatedWorkers = numbers(1, limits.MaxWorkers, "a whole number from 1 to 10000", "leave the class out for none")
 	priorities       = kind[int64]{forms: priorityForms, parse: parsePriority, number: true}
 	waits            = kind[int64]{forms: waitForms, parse: parseWait}
-	workers          = kind[int64]{forms: workerForms, number: true, parse: wholeNumber(0, limits.MaxWorkers, workerForms, "")}
-	dedicatedWorkers = kind[int64]{forms: dedicatedForms, number: true, parse: wholeNumber(1, limits.MaxWorkers, dedicatedForms, "leave the class out for none")}
 	times            = kind[time.Time]{forms: timeForms, parse: parseTime}
 	dayStarts        = kind[time.Duration]{forms: dayStartForms, text: true, parse: parseDayStart}
 	failedAuth       = kind[failureRate]{forms: failedAuthForms, parse: parseFailures, lifts: true}
 )
 
+func numbers(least, most int64, forms, none string) kind[int64] {
+	return kind[int64]{forms: forms, number: true, parse: wholeNumber(least, most, forms, none)}
+}
+
 // counts are whole numbers from 1 to most, or unlimited.
 func counts(most int64) kind[int64] {
-	return kind[int64]{forms: "a whole number or unlimited", lifts: true, number: true, parse: wholeNumber(1, most, "a whole number in plain digits, or unlimited", liftIt)}
+	k := numbers(1, most, "a whole number in plain digits, or unlimited", liftIt)
+	k.forms, k.lifts = "a whole number or unlimited", true
+	return k
 }
 
 // wholeNumber parses numbers from least, 0 or 1, to most. none says what to write for no such
@@ -138,14 +136,18 @@ type scale struct {
 
 var (
 	sizeScale = scale{
-		forms: sizeForms, word: "unit", units: []string{"kB", "MB", "GB", "KiB", "MiB", "GiB", "TiB"},
+		forms: "a whole number of bytes, one with kB, MB, GB, KiB, MiB, GiB or TiB, or unlimited", word: "unit", units: []string{"kB", "MB", "GB", "KiB", "MiB", "GiB", "TiB"},
 		factors: []int64{1e3, 1e6, 1e9, 1 << 10, 1 << 20, 1 << 30, 1 << 40}, most: limits.MaxBandwidth, mostText: "1TiB per second",
 	}
 	costScale = scale{
-		forms: costLimitForms, word: "suffix", units: []string{"k", "M", "G"}, factors: []int64{1e3, 1e6, 1e9},
+		forms: "a whole number, one with k, M or G, or unlimited", word: "suffix", units: []string{"k", "M", "G"}, factors: []int64{1e3, 1e6, 1e9},
 		most: limits.MaxCost, mostText: "1000G", fraction: true,
 	}
-	estimateScale = func() scale { c := costScale; c.forms, c.zero = estimateForms, true; return c }()
+	estimateScale = func() scale {
+		c := costScale
+		c.forms, c.zero = "a whole number from 0 (nothing), or one with k, M or G", true
+		return c
+	}()
 )
 
 // parse reads a number such as 5000, 10MiB or 1.5M.

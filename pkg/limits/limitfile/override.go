@@ -229,7 +229,7 @@ func (r *resolver) override(s *limits.Set, key string, o limits.Override) (*limi
 func (r *resolver) readOverride(n *yaml.Node, under *layer) (spec, error) {
 	f := &file{resolver: *r}
 	e := entryReader{file: f, first: n.Line}
-	where := place{kind: "limits"}
+	where := place{of: "limits"}
 	named := n
 	if n.Kind != yaml.ScalarNode {
 		named = lookup(n, "tier")

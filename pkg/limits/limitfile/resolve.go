@@ -3,9 +3,9 @@ package limitfile
 import (
 	"cmp"
 	"encoding/binary"
-	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -94,8 +94,6 @@ type resolver struct {
 	jobs    map[string]*limits.Jobs
 	limits  map[limitsKey]*limits.Limits
 	entries map[limits.Entry]*limits.Entry
-	last    *limits.Jobs // the jobs of the last layer that had them unchanged, and what they came to
-	lastIs  *limits.Jobs
 }
 
 func newResolver(m *model) resolver {
@@ -217,10 +215,6 @@ func (r *resolver) jobsIn(j *limits.Jobs, m limits.Mode) (out *limits.Jobs, off 
 	if j == nil {
 		return nil, nil
 	}
-	// Most users have their tier's jobs.
-	if j == r.last && m == limits.Enforce {
-		return r.lastIs, nil
-	}
 	is := *j
 	is.Mode = m
 	// With a limit for each service, 0 exempts a service from it. Without one, it says nothing.
@@ -231,10 +225,12 @@ func (r *resolver) jobsIn(j *limits.Jobs, m limits.Mode) (out *limits.Jobs, off 
 	if len(is.Queues) == 0 {
 		is.Queues = nil
 	}
-	out = share(r.jobs, fmt.Append(nil, is), &is)
-	if m == limits.Enforce {
-		r.last, r.lastIs = j, out
+	// Stated differs between entries of equal numbers.
+	key := strconv.AppendBool(appendKey(nil, is.Class, int64(is.Total), int64(m), int64(is.Source)), is.Stated)
+	for _, service := range slices.Sorted(maps.Keys(is.Queues)) {
+		key = appendKey(key, service, int64(is.Queues[service]))
 	}
+	out = share(r.jobs, key, &is)
 	if m != limits.Off {
 		return out, nil
 	}

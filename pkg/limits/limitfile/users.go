@@ -48,7 +48,7 @@ func (f *file) readTiers(n, defaultTier *yaml.Node) {
 }
 
 func (f *file) readTier(key, n *yaml.Node) layer {
-	where := place{kind: "tier", name: key.Value}
+	where := place{of: "tier " + quote(key.Value)}
 	// No limits at all must be written down: a value that was forgotten looks the same.
 	if isNull(n) {
 		f.errorf(n, "%s has no value; write {} for a tier without limits", where)
@@ -107,7 +107,7 @@ func (f *file) readUsers(at place, n *yaml.Node) {
 // readUser reads a tier's name, or a mapping over a tier. It returns the index in
 // limits.Content.Entries, or 0 after an error.
 func (e *entryReader) readUser(key, n *yaml.Node, fields []field) uint32 {
-	where := place{kind: "user", name: key.Value}
+	where := place{of: "user " + quote(key.Value)}
 	if n.Kind == yaml.ScalarNode {
 		if t := e.tiers[e.readTierName(n, where.below("tier"))]; t != nil {
 			return t.entry
