@@ -29,7 +29,8 @@ var (
 // requests and places as well, carol's in a dry run, erin's as given, and of dave nothing.
 func costSet(source string, more ...limits.Cost) *limits.Set {
 	entry := func(l limits.Limits, rates []limits.Rate, costs ...limits.Cost) *limits.Entry {
-		return &limits.Entry{Limits: limits.NewLimits(l, rates, costs, nil, nil)}
+		l.Lists = &limits.Lists{Rates: rates, Costs: costs}
+		return &limits.Entry{Limits: &l}
 	}
 	dry := perMinute
 	dry.Mode = limits.DryRun

@@ -111,15 +111,10 @@ func (c Cost) WindowStart(second int64) int64 {
 }
 
 // Costs is every limit of what requests cost, sorted by unit and window.
-func (l *Limits) Costs() iter.Seq[Cost] {
-	if l.more == nil {
-		return slices.Values[[]Cost](nil)
-	}
-	return slices.Values(l.more.costs)
-}
+func (l *Limits) Costs() iter.Seq[Cost] { return slices.Values(l.lists().Costs) }
 
 // LimitsCosts reports whether there is any.
-func (l *Limits) LimitsCosts() bool { return l.more != nil && len(l.more.costs) > 0 }
+func (l *Limits) LimitsCosts() bool { return len(l.lists().Costs) > 0 }
 
 // CostUnit returns a unit of the file, or nil. Callers must not modify it.
 func (s *Set) CostUnit(name string) *CostUnit {

@@ -34,11 +34,11 @@ users:
 }
 
 func ExampleLimits_AppendRates() {
-	of := limits.NewLimits(limits.Limits{Tier: "free"}, []limits.Rate{
+	of := limits.Limits{Tier: "free", Lists: &limits.Lists{Rates: []limits.Rate{
 		{Class: limits.All, Max: 200},
 		{Class: "GET", Max: 100},
 		{Class: "GET", Window: limits.Minute, Max: 1000},
-	}, nil, nil, nil)
+	}}}
 	for _, rate := range of.AppendRates(nil, "GET", "") {
 		fmt.Println(rate.Name(), rate.Max)
 	}
@@ -54,7 +54,7 @@ func ExampleLimits_AppendRates() {
 
 // A Set without a limit file, as tests of what decides about requests make one.
 func ExampleNew() {
-	free := limits.NewLimits(limits.Limits{Tier: "free", Concurrent: 10}, nil, nil, nil, nil)
+	free := &limits.Limits{Tier: "free", Concurrent: 10}
 	set := limits.NewSet(limits.Content{
 		DefaultTier: "free",
 		Tiers:       map[string]*limits.Entry{"free": {Limits: free}},

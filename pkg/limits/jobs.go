@@ -59,10 +59,10 @@ const (
 // zero Limits. Callers must not modify what
 // they hold.
 func (l *Limits) Jobs() Jobs {
-	if l.jobs == nil {
+	if l.BackgroundJobs == nil {
 		return Jobs{Class: DefaultQueues}
 	}
-	return *l.jobs
+	return *l.BackgroundJobs
 }
 
 // Queue is how many workers one process has for a service's queues. Zero means that

@@ -71,38 +71,30 @@ type Limits struct {
 	// lower is served first. From -MaxPriority to MaxPriority.
 	Priority int
 
-	rates []Rate // sorted by class and window
-	jobs  *Jobs  // nil means not limited
-	more  *more  // nil for most, so that limits of each of many users are small
+	// Lists and BackgroundJobs are shared between users with equal ones.
+	Lists          *Lists // nil means no limits of requests and costs
+	BackgroundJobs *Jobs  // nil means not limited; see Jobs
 }
 
-type more struct {
-	costs []Cost   // sorted by unit and window
-	off   []string // the fields whose mode is off, sorted
+// Lists are the limits of which there may be any number.
+type Lists struct {
+	Rates []Rate   // sorted by class and window
+	Costs []Cost   // sorted by unit and window
+	Off   []string // the fields whose mode is off, sorted
 }
 
-// NewLimits returns Limits with the fields of l, these request limits, sorted by class and
-// window, these of costs, sorted by unit and window, and these of background jobs, nil for
-// none. off names the limits that are stated and off, sorted. None of them must be modified
-// any more.
-func NewLimits(l Limits, rates []Rate, costs []Cost, jobs *Jobs, off []string) *Limits {
-	l.rates, l.jobs = rates, jobs
-	if len(costs) > 0 || len(off) > 0 {
-		l.more = &more{costs, off}
+func (l *Limits) lists() Lists {
+	if l.Lists == nil {
+		return Lists{}
 	}
-	return &l
+	return *l.Lists
 }
 
 // OffFields returns the limits that the file states and whose mode is off, so that they
 // do not exist: the names of their fields, such as "requests.GET/minute",
 // "concurrent" or "bandwidth.down", sorted. It is nil if there are none, and for
 // people only: everything else in Limits is as if they were not written.
-func (l *Limits) OffFields() []string {
-	if l.more == nil {
-		return nil
-	}
-	return slices.Clone(l.more.off)
-}
+func (l *Limits) OffFields() []string { return slices.Clone(l.lists().Off) }
 
 // BuiltinClasses returns the classes that a request can have without further
 // configuration, sorted. All is not among them: it is no request's own class.

@@ -77,5 +77,5 @@ func IsOthers(key string) bool { return strings.HasPrefix(key, OthersKey) }
 // Unlimited reports whether the limits limit no request: those of background jobs are
 // not requests'.
 func (l *Limits) Unlimited() bool {
-	return len(l.rates) == 0 && !l.LimitsCosts() && l.Concurrent == 0 && l.Bandwidth.Down == 0 && l.Bandwidth.Up == 0
+	return len(l.lists().Rates) == 0 && !l.LimitsCosts() && l.Concurrent == 0 && l.Bandwidth.Down == 0 && l.Bandwidth.Up == 0
 }

@@ -98,7 +98,7 @@ func (l *Limits) AppendRates(dst []Rate, verb, class string) []Rate {
 		if of == "" {
 			continue
 		}
-		for _, r := range l.rates {
+		for _, r := range l.lists().Rates {
 			if r.Class == of {
 				dst = append(dst, r)
 			}
@@ -109,7 +109,7 @@ func (l *Limits) AppendRates(dst []Rate, verb, class string) []Rate {
 
 // Rate returns the limit of a class in a window, and whether there is one.
 func (l *Limits) Rate(class string, w Window) (Rate, bool) {
-	for _, r := range l.rates {
+	for _, r := range l.lists().Rates {
 		if r.Class == class && r.Window == w {
 			return r, true
 		}
@@ -118,4 +118,4 @@ func (l *Limits) Rate(class string, w Window) (Rate, bool) {
 }
 
 // Rates is every request limit, sorted by class ("*" comes first) and window.
-func (l *Limits) Rates() iter.Seq[Rate] { return slices.Values(l.rates) }
+func (l *Limits) Rates() iter.Seq[Rate] { return slices.Values(l.lists().Rates) }

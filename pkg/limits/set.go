@@ -121,7 +121,7 @@ func version(source []byte) string {
 func (s *Set) SecondClasses() []string {
 	found := map[string]bool{}
 	s.eachLimits(func(l *Limits) {
-		for _, r := range l.rates {
+		for _, r := range l.lists().Rates {
 			if r.Window == Second {
 				found[r.Class] = true
 			}

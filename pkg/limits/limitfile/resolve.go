@@ -89,43 +89,33 @@ func layJobs(under *limits.Jobs, over []setting, source limits.JobsSource) *limi
 // with what differs.
 type resolver struct {
 	*model
-	rates   map[string][]limits.Rate
-	costs   map[string][]limits.Cost
+	lists   map[string]*limits.Lists
 	jobs    map[string]*limits.Jobs
-	limits  map[limitsKey]*limits.Limits
+	limits  map[limits.Limits]*limits.Limits
 	entries map[limits.Entry]*limits.Entry
 }
 
 func newResolver(m *model) resolver {
-	return resolver{
-		model: m, rates: map[string][]limits.Rate{}, costs: map[string][]limits.Cost{}, jobs: map[string]*limits.Jobs{},
-		limits: map[limitsKey]*limits.Limits{}, entries: map[limits.Entry]*limits.Entry{},
-	}
-}
-
-// limitsKey is the same for equal Limits. Equal jobs are shared, so that their address will do.
-type limitsKey struct {
-	others string
-	jobs   *limits.Jobs
+	return resolver{m, map[string]*limits.Lists{}, map[string]*limits.Jobs{}, map[limits.Limits]*limits.Limits{}, map[limits.Entry]*limits.Entry{}}
 }
 
 // share returns the value that is known by a key, or makes v that.
-func share[T any](known map[string]T, key []byte, v T) T {
-	if old, ok := known[string(key)]; ok {
+func share[K comparable, V any](known map[K]*V, key K, v V) *V {
+	if old, ok := known[key]; ok {
 		return old
 	}
-	known[string(key)] = v
-	return v
+	shared := v // v itself then needs no memory if it is known
+	known[key] = &shared
+	return &shared
 }
 
 // limitsOf returns the Limits of a layer. Each limit's mode is the weakest of its own, that of
 // the layer and that of the file, and a limit whose mode is off is left out.
 func (r *resolver) limitsOf(from layer) *limits.Limits {
 	l := limits.Limits{Tier: from.tier}
-	var rates []limits.Rate
-	var costs []limits.Cost
+	var lists limits.Lists
 	scope := max(r.mode, limits.Mode(valueOf(from.settings, "mode")))
-	jobs, off := r.jobsIn(from.jobs, scope)
+	l.BackgroundJobs, lists.Off = r.jobsIn(from.jobs, scope)
 	for _, s := range from.settings {
 		kind, name, _ := strings.Cut(s.name, ".")
 		if s.value == 0 || strings.Contains(name, ".") {
@@ -138,21 +128,21 @@ func (r *resolver) limitsOf(from layer) *limits.Limits {
 		isOff := mode == limits.Off || mode == limits.DryRun && kind == "bandwidth"
 		switch {
 		case isOff && isLimit:
-			off = append(off, s.name)
+			lists.Off = append(lists.Off, s.name)
 		case kind == "requests":
 			class, w := limits.ParseRateName(name)
 			rate := limits.Rate{Class: class, Window: w, Max: int(s.value), Mode: mode}
 			if w == limits.Second {
 				rate.Burst = int(valueOf(from.settings, s.name+".burst"))
 			}
-			rates = append(rates, rate)
+			lists.Rates = append(lists.Rates, rate)
 		case kind == "costs":
 			unit, w := limits.ParseCostName(name)
 			cost := limits.Cost{Unit: unit, Window: w, Max: s.value, Mode: mode}
 			if w == limits.Day {
 				cost.DayStart = r.units[unit].dayStart
 			}
-			costs = append(costs, cost)
+			lists.Costs = append(lists.Costs, cost)
 		case s.name == "concurrent":
 			l.Concurrent, l.ConcurrentMode = int(s.value), mode
 		case s.name == "bandwidth.down":
@@ -167,37 +157,25 @@ func (r *resolver) limitsOf(from layer) *limits.Limits {
 			l.Priority = int(s.value)
 		}
 	}
-	slices.Sort(off)
-	slices.SortFunc(rates, func(a, b limits.Rate) int {
+	slices.Sort(lists.Off)
+	slices.SortFunc(lists.Rates, func(a, b limits.Rate) int {
 		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Window, b.Window))
 	})
-	slices.SortFunc(costs, func(a, b limits.Cost) int {
+	slices.SortFunc(lists.Costs, func(a, b limits.Cost) int {
 		return cmp.Or(cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Window, b.Window))
 	})
-
-	var key []byte
-	for _, rate := range rates {
+	key := appendKey(nil, "", int64(len(lists.Rates)), int64(len(lists.Costs)))
+	for _, rate := range lists.Rates {
 		key = appendKey(key, rate.Class, int64(rate.Window), int64(rate.Mode), int64(rate.Max), int64(rate.Burst))
 	}
-	rates = share(r.rates, key, slices.Clip(rates))
-	key = append(key, 0) // as no class, unit or field begins
-	n := len(key)
-	for _, c := range costs {
+	for _, c := range lists.Costs {
 		key = appendKey(key, c.Unit, int64(c.Window), int64(c.Mode), c.Max)
 	}
-	costs = share(r.costs, key[n:], slices.Clip(costs))
-	key = append(key, 0)
-	for _, name := range off {
+	for _, name := range lists.Off {
 		key = appendKey(key, name)
 	}
-	key = appendKey(append(key, 0), l.Tier, int64(l.Concurrent), int64(l.ConcurrentMode), l.Bandwidth.Down, l.Bandwidth.Up,
-		l.Bandwidth.DefaultShare, int64(l.Wait), int64(l.Priority))
-	known := r.limits[limitsKey{string(key), jobs}]
-	if known == nil {
-		known = limits.NewLimits(l, rates, costs, jobs, off)
-		r.limits[limitsKey{string(key), jobs}] = known
-	}
-	return known
+	l.Lists = share(r.lists, string(key), limits.Lists{Rates: slices.Clip(lists.Rates), Costs: slices.Clip(lists.Costs), Off: lists.Off})
+	return share(r.limits, l, l)
 }
 
 // appendKey appends a text and numbers. It is not fmt, because each of a million users may have
@@ -230,7 +208,7 @@ func (r *resolver) jobsIn(j *limits.Jobs, m limits.Mode) (out *limits.Jobs, off 
 	for _, service := range slices.Sorted(maps.Keys(is.Queues)) {
 		key = appendKey(key, service, int64(is.Queues[service]))
 	}
-	out = share(r.jobs, key, &is)
+	out = share(r.jobs, string(key), is)
 	if m != limits.Off {
 		return out, nil
 	}
@@ -252,11 +230,7 @@ func (r *resolver) jobsIn(j *limits.Jobs, m limits.Mode) (out *limits.Jobs, off 
 // entryOf returns the entry with limits, and those that follow at until, Unix time in ns.
 func (r *resolver) entryOf(l *limits.Limits, until int64, then *limits.Entry) *limits.Entry {
 	e := limits.Entry{Limits: l, Until: until, Then: then}
-	if known := r.entries[e]; known != nil {
-		return known
-	}
-	r.entries[e] = &e
-	return &e
+	return share(r.entries, e, e)
 }
 
 // builtinJobs are those of tiers of these names if the file does not say.
