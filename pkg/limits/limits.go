@@ -76,7 +76,7 @@ type Limits struct {
 	BackgroundJobs *Jobs  // nil means not limited; see Jobs
 }
 
-// Lists are the limits of which there may be any number.
+// Lists are limits by class and by unit.
 type Lists struct {
 	Rates []Rate   // sorted by class and window
 	Costs []Cost   // sorted by unit and window

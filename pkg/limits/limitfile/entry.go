@@ -15,10 +15,17 @@ type setting struct {
 	name  string // as FieldOrigin has it, such as requests.GET/minute
 	value int64  // 0: unlimited, the first mode, or the first class of queues
 	line  int32  // from the line of the entry's name
-	sets  bool   // it has a value
-	drops bool   // it takes the place of all that was set of the field, and of the fields below it
+	how   how
 	layer Layer
 }
+
+// how is what a setting does: 0 only states that the field is there.
+type how uint8
+
+const (
+	sets  how = 1 << iota // it has a value
+	drops                 // it replaces the field of the layer below, and the fields below that
+)
 
 // spec is the content of the mapping of a tier, of a user, or of an override.
 type spec struct {
@@ -54,14 +61,14 @@ type entryReader struct {
 	under layer // the layer below the entry: its tier, and below an override the user's own entry
 }
 
-func (e *entryReader) set(name string, n *yaml.Node, value int64, drops bool) {
-	e.settings = append(e.settings, setting{name: name, value: value, line: int32(n.Line - e.first), sets: true, drops: drops})
+func (e *entryReader) set(name string, n *yaml.Node, value int64, how how) {
+	e.settings = append(e.settings, setting{name: name, value: value, line: int32(n.Line - e.first), how: how})
 }
 
 // lifts reports whether a field is unlimited as a whole, and sets it.
 func (e *entryReader) lifts(name string, n *yaml.Node) bool {
 	if isUnlimited(n) {
-		e.set(name, n, 0, true)
+		e.set(name, n, 0, sets|drops)
 		return true
 	}
 	return false
@@ -69,28 +76,28 @@ func (e *entryReader) lifts(name string, n *yaml.Node) bool {
 
 // open begins a mapping that replaces a field of the layer below as a whole.
 func (e *entryReader) open(name string) {
-	e.settings = append(e.settings, setting{name: name, drops: true})
+	e.settings = append(e.settings, setting{name: name, how: drops})
 }
 
 // number reads a number, and whole reads one that replaces the fields below its own too.
 func (e *entryReader) number(k kind[int64], name string) func(place, *yaml.Node) {
 	return func(at place, n *yaml.Node) {
 		if v, ok := read(e.file, k, at, n); ok {
-			e.set(name, n, v, false)
+			e.set(name, n, v, sets)
 		}
 	}
 }
 
 func (e *entryReader) whole(k kind[int64], name string, at place, n *yaml.Node) {
 	if v, ok := read(e.file, k, at, n); ok {
-		e.set(name, n, v, true)
+		e.set(name, n, v, sets|drops)
 	}
 }
 
 func (e *entryReader) modeOf(name string) func(place, *yaml.Node) {
 	return func(at place, n *yaml.Node) {
 		if i := e.readMode(at, n); i >= 0 {
-			e.set(name, n, int64(i), false)
+			e.set(name, n, int64(i), sets)
 		}
 	}
 }
@@ -191,7 +198,7 @@ func (e *entryReader) readCost(unit costUnit, at place, n *yaml.Node) {
 			if !ok {
 				return
 			}
-			e.set(name+"/"+w.String(), n, most, false)
+			e.set(name+"/"+w.String(), n, most, sets)
 			// A request that is estimated at more than the limit could never be admitted.
 			if from, estimate := unit.largestEstimate(); most > 0 && estimate > most {
 				e.errorf(n, "%s must be at least %d, got %s: a request is estimated at so much that does not say what it costs (costs.%s.estimate.%s), and could never be admitted",
@@ -287,6 +294,6 @@ func (e *entryReader) readJobsClass(at place, n *yaml.Node) {
 	if n.Value == limits.ScheduledQueues && e.is(n, at, yaml.ScalarNode, forms) {
 		e.errorf(n, "%s must be priority or default: the scheduled queues are for jobs that a scheduler starts, of any user", at)
 	} else if i := e.readChoice(n, at, forms, "class", jobsClasses); i >= 0 {
-		e.set("jobs.class", n, int64(i), false)
+		e.set("jobs.class", n, int64(i), sets)
 	}
 }

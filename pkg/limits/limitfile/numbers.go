@@ -332,10 +332,8 @@ func tooSmall(s, none string) error {
 
 // quoteUnlessPlain is quote without the quotes around a plain number or size.
 func quoteUnlessPlain(s string) string {
-	for _, c := range s {
-		if (c < '0' || c > '9') && (c < 'A' || c > 'z') && c != '-' {
-			return quote(s)
-		}
+	if strings.ContainsFunc(s, func(c rune) bool { return (c < '0' || c > '9') && (c < 'A' || c > 'z') && c != '-' }) {
+		return quote(s)
 	}
 	return shorten(s)
 }

@@ -101,7 +101,7 @@ func sameInPCRE(s string) error {
 				letters = "dDwWsS"
 			}
 			if isWord(s[i]) && !strings.Contains(letters, s[i:i+1]) {
-				return fmt.Errorf(`has \%c in it, which means different things to HAProxy and to others (valid: %s, and \ before punctuation)`, s[i], escapes(letters))
+				return fmt.Errorf(`has \%c in it, which means different things to HAProxy and to others (valid: %s, and \ before punctuation)`, s[i], `\`+strings.Join(strings.Split(letters, ""), ` \`))
 			}
 		case inClass:
 			// It may be a character, or begin a class such as [:alpha:]. With a backslash it is the character.
@@ -137,12 +137,4 @@ var repeatForm = regexp.MustCompile(`^\{[0-9]{1,4}(,[0-9]{0,4})?\}`)
 
 func isWord(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '_'
-}
-
-func escapes(letters string) string {
-	shown := make([]string, len(letters))
-	for i := range letters {
-		shown[i] = `\` + letters[i:i+1]
-	}
-	return strings.Join(shown, " ")
 }

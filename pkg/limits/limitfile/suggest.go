@@ -83,25 +83,23 @@ func nearest(got string, valid []string) string {
 // distance is the number of bytes to insert, delete, replace or swap with their
 // neighbour (optimal string alignment) to make b of a.
 func distance(a, b string) int {
-	// Three rows of the table d[i][j] of the distances between a[:i] and b[:j].
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		before, last, row = last, row, before
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			replace := last[j-1]
-			if a[i-1] != b[j-1] {
-				replace++
+	d := make([][]int, len(a)+1) // d[i][j] is the distance between a[:i] and b[:j]
+	for i := range d {
+		d[i] = make([]int, len(b)+1)
+		for j := range d[i] {
+			switch {
+			case i == 0 || j == 0:
+				d[i][j] = i + j
+			case a[i-1] == b[j-1]:
+				d[i][j] = d[i-1][j-1]
+			default:
+				d[i][j] = 1 + min(d[i-1][j-1], d[i-1][j], d[i][j-1])
 			}
-			row[j] = min(replace, last[j]+1, row[j-1]+1)
 			// Two letters in the wrong order are one slip of the hand, not two.
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
+				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
 			}
 		}
 	}
-	return row[len(b)]
+	return d[len(a)][len(b)]
 }

@@ -172,14 +172,7 @@ func (e *entryReader) pack() packed {
 	key := appendKey(appendKey(appendKey(nil, e.tier), e.then, e.until), e.comment)
 	var values []byte
 	for _, s := range e.settings {
-		flags := 0
-		if s.sets {
-			flags = 1
-		}
-		if s.drops {
-			flags += 2
-		}
-		key = appendKey(key, s.name, int64(s.line), int64(flags))
+		key = appendKey(key, s.name, int64(s.line), int64(s.how))
 		values = binary.AppendVarint(values, s.value)
 	}
 	shape := e.shapes[string(key)]
