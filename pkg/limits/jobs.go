@@ -34,17 +34,6 @@ type Jobs struct {
 	Stated bool
 }
 
-// LimitQueue sets the limit of a service's queues, or with All that of each service that is
-// not named; 0 lifts it. Queues must not be nil.
-func (j *Jobs) LimitQueue(service string, n int) {
-	j.Queues[service] = n
-	// A limit for each service takes the place of the number that a tier has by its name: next to
-	// it that number would count, and refuse a user with a job of one service those of all others.
-	if service == All && n > 0 && j.Source == Builtin {
-		j.Total = 0
-	}
-}
-
 // JobsSource tells who says how many jobs a user may have.
 type JobsSource uint8
 

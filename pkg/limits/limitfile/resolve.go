@@ -75,7 +75,12 @@ func layJobs(under *limits.Jobs, over []setting, source limits.JobsSource) *limi
 		case s.name == "jobs.queues" && (s.how&drops != 0 || j.Queues == nil):
 			j.Queues = map[string]int{}
 		case isQueue:
-			j.LimitQueue(service, int(s.value))
+			j.Queues[service] = int(s.value)
+			// A limit for each service takes the place of the number that a tier has by its name: next to
+			// it that number would refuse a user with a job of one service the jobs of all others.
+			if service == limits.All && s.value > 0 && j.Source == limits.Builtin {
+				j.Total = 0
+			}
 		case s.name == "jobs.total":
 			j.Total, j.Source = int(s.value), source
 		case s.name == "jobs.class":
@@ -280,7 +285,7 @@ func jobsOver(j *limits.Jobs, name string, byDefault limits.Jobs) limits.Jobs {
 	case out.Source != limits.Builtin:
 	case out.Queues == nil:
 		out.Total, out.Queues = known.Total, known.Queues
-	// A limit for each service stands in the place of the total: see LimitQueue.
+	// A limit for each service stands in the place of the total: see layJobs.
 	case each == 0:
 		out.Total = known.Total
 		if inherited := known.Queues[limits.All]; inherited > 0 && !hasEach && len(out.Queues) > 0 {
