@@ -12,19 +12,19 @@ import (
 
 // setting is one field that a tier, a user's entry or an override sets.
 type setting struct {
-	name  string // as FieldOrigin has it, such as requests.GET/minute
-	value int64  // 0: unlimited, the first mode, or the first class of queues
-	line  int32  // from the line of the entry's name
-	how   how
-	layer Layer
+	name   string // as FieldOrigin has it, such as requests.GET/minute
+	value  int64  // 0: unlimited, the first mode, or the first class of queues
+	line   int32  // from the line of the entry's name
+	effect effect
+	layer  Layer
 }
 
-// how is what a setting does: 0 only states that the field is there.
-type how uint8
+// effect is the effect of a setting: 0 only states that the field is there.
+type effect uint8
 
 const (
-	sets  how = 1 << iota // it has a value
-	drops                 // it replaces the field of the layer below, and the fields below that
+	sets  effect = 1 << iota // it has a value
+	drops                    // it replaces the field of the layer below, and the fields below that
 )
 
 // spec is the content of the mapping of a tier, of a user, or of an override.
@@ -61,8 +61,8 @@ type entryReader struct {
 	under layer // the layer below the entry: its tier, and below an override the user's own entry
 }
 
-func (e *entryReader) set(name string, n *yaml.Node, value int64, how how) {
-	e.settings = append(e.settings, setting{name: name, value: value, line: int32(n.Line - e.first), how: how})
+func (e *entryReader) set(name string, n *yaml.Node, value int64, effect effect) {
+	e.settings = append(e.settings, setting{name: name, value: value, line: int32(n.Line - e.first), effect: effect})
 }
 
 // lifts reports whether a field is unlimited as a whole, and sets it.
@@ -76,7 +76,7 @@ func (e *entryReader) lifts(name string, n *yaml.Node) bool {
 
 // open begins a mapping that replaces a field of the layer below as a whole.
 func (e *entryReader) open(name string) {
-	e.settings = append(e.settings, setting{name: name, how: drops})
+	e.settings = append(e.settings, setting{name: name, effect: drops})
 }
 
 // number reads a number, and whole reads one that replaces the fields below its own too.

@@ -266,7 +266,7 @@ func OverrideJobs(s *limits.Set, o limits.Override, j limits.Jobs) limits.Jobs {
 	if !ok || m.overrides[o.User] == nil {
 		return j
 	}
-	settings := lay([]setting{{name: "mode", value: int64(j.Mode), how: sets}}, m.overrides[o.User].settings)
+	settings := lay([]setting{{name: "mode", value: int64(j.Mode), effect: sets}}, m.overrides[o.User].settings)
 	j = *layJobs(&j, m.overrides[o.User].settings, limits.OfUser)
 	// An override may enforce what its tier does not, but not what the whole file does not.
 	j.Mode = max(s.Mode(), limits.Mode(valueOf(settings, "mode")))

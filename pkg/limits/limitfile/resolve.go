@@ -26,10 +26,10 @@ func (l layer) with(s spec, source limits.JobsSource) layer {
 func lay(under, over []setting) []setting {
 	all := slices.Clone(under)
 	for _, s := range over {
-		if s.how&drops != 0 {
+		if s.effect&drops != 0 {
 			all = slices.DeleteFunc(all, func(old setting) bool { return isWithin(old.name, s.name) })
 		}
-		if s.how&sets == 0 {
+		if s.effect&sets == 0 {
 			continue
 		}
 		if i := slices.IndexFunc(all, func(old setting) bool { return old.name == s.name }); i >= 0 {
@@ -72,7 +72,7 @@ func layJobs(under *limits.Jobs, over []setting, source limits.JobsSource) *limi
 		service, isQueue := strings.CutPrefix(s.name, "jobs.queues.")
 		switch {
 		// Not nil: nil says nothing, and the default tier's queues would count.
-		case s.name == "jobs.queues" && (s.how&drops != 0 || j.Queues == nil):
+		case s.name == "jobs.queues" && (s.effect&drops != 0 || j.Queues == nil):
 			j.Queues = map[string]int{}
 		case isQueue:
 			j.Queues[service] = int(s.value)

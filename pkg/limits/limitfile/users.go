@@ -172,7 +172,7 @@ func (e *entryReader) pack() packed {
 	key := appendKey(appendKey(appendKey(nil, e.tier), e.then, e.until), e.comment)
 	var values []byte
 	for _, s := range e.settings {
-		key = appendKey(key, s.name, int64(s.line), int64(s.how))
+		key = appendKey(key, s.name, int64(s.line), int64(s.effect))
 		values = binary.AppendVarint(values, s.value)
 	}
 	shape := e.shapes[string(key)]
