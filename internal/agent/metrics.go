@@ -139,7 +139,7 @@ func newVerdictMetrics(f daemon.Factory) verdictMetrics {
 		started: newByTier(f.Counters("sluice_requests_started_total",
 			"Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.", "tier", "verb", "operation"), 3),
 		turnedAway: newByTier(f.Counters("sluice_requests_refused_total",
-			"Requests that were refused for a limit, by the agent or by HAProxy, by their users' tier, their verb and their operation class (empty: none); beyond 1000 series the tier is other.", "tier", "verb", "operation"), 3),
+			"Requests that the agent refused for a limit, by their users' tier, their verb and their operation class (empty: none); beyond 1000 series the tier is other. Not in it: requests that HAProxy's tables refused.", "tier", "verb", "operation"), 3),
 		dryRefused: f.Counters("sluice_dry_run_refused_total",
 			"Requests that were allowed and that a limit in mode dry-run would have refused, by limit.", "limit"),
 	}
