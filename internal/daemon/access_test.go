@@ -118,13 +118,13 @@ type secured struct {
 	url, dir string
 	ca       *testkit.Authority
 	registry *prometheus.Registry
-	log      *lines
+	log      *testkit.Buffer
 }
 
 func newSecured(t *testing.T) *secured {
 	t.Helper()
 	dir := t.TempDir()
-	s := &secured{dir: dir, ca: testkit.NewAuthority(t, dir), registry: prometheus.NewRegistry(), log: &lines{}}
+	s := &secured{dir: dir, ca: testkit.NewAuthority(t, dir), registry: prometheus.NewRegistry(), log: &testkit.Buffer{}}
 	cert, key := s.ca.Issue(t, dir, time.Now().Add(time.Hour), "sluice.example")
 	replaceFile(t, dir+"/tokens", "ann "+annsToken+"\n")
 	log := slog.New(slog.NewTextHandler(s.log, nil))

@@ -75,7 +75,7 @@ func serveUntilEnd(t *testing.T, l net.Listener, h http.Handler) {
 
 // However many connections are opened, few are, who asks is answered, and it is told of.
 func TestConnectionsAreBounded(t *testing.T) {
-	reg, log := prometheus.NewRegistry(), &lines{}
+	reg, log := prometheus.NewRegistry(), &testkit.Buffer{}
 	l, gate, err := Access{}.Listen("127.0.0.1:0", slog.New(slog.NewTextHandler(log, nil)), reg)
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -9,37 +8,20 @@ import (
 	"os"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/testkit"
 )
 
-// lines are what is logged.
-type lines struct {
-	mu  sync.Mutex
-	out bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.out.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.out.String()
-}
-
 // gated is a gate with a token file, and what it logs.
-func gated(t *testing.T, tokens string) (g *Gate, path string, log *lines, reg *prometheus.Registry) {
+func gated(t *testing.T, tokens string) (g *Gate, path string, log *testkit.Buffer, reg *prometheus.Registry) {
 	t.Helper()
-	path, log, reg = t.TempDir()+"/tokens", &lines{}, prometheus.NewRegistry()
+	path, log, reg = t.TempDir()+"/tokens", &testkit.Buffer{}, prometheus.NewRegistry()
 	replaceFile(t, path, tokens)
 	g, err := NewGate(Access{TokenFile: path}, slog.New(slog.NewTextHandler(log, nil)), reg)
 	if err != nil {
@@ -249,7 +231,7 @@ func TestReadersAreWarnedOf(t *testing.T) {
 		{"everybody's, of Kubernetes", 0o644, true, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dir, log := t.TempDir(), &lines{}
+			dir, log := t.TempDir(), &testkit.Buffer{}
 			path := dir + "/tokens"
 			if tt.link {
 				if err := os.Mkdir(dir+"/..data", 0o700); err != nil {

@@ -1,13 +1,11 @@
 package redislimits_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -37,30 +35,12 @@ type follower struct {
 	limits *redislimits.Limits
 	tiers  jobs.FileTiers
 	reg    *prometheus.Registry
-	log    *safeBuffer
-}
-
-// safeBuffer is written by a logger while a test reads it.
-type safeBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
+	log    *testkit.Buffer
 }
 
 func follow(t *testing.T) *follower {
 	t.Helper()
-	f := &follower{TB: t, addr: testkit.FreeAddr(t), reg: prometheus.NewPedanticRegistry(), log: &safeBuffer{}}
+	f := &follower{TB: t, addr: testkit.FreeAddr(t), reg: prometheus.NewPedanticRegistry(), log: &testkit.Buffer{}}
 	f.startRedis()
 	var err error
 	if f.bus, err = redisbus.Open(redisbus.Options{Addresses: []string{f.addr}, Username: "sluice-polygen", Password: "sluice-polygen", Timeout: testkit.Patience}); err != nil {
