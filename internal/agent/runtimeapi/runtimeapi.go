@@ -6,9 +6,9 @@
 // certain that HAProxy has taken it, and to read a table that is in no peers section.
 //
 // Each command line has a connection of its own. A connection that is kept would stay
-// with the process it was made to after a reload; a new one always reaches the process
-// that listens now. It costs HAProxy about as much as one more command. Every answer
-// tells which process gave it.
+// with the process it was made to after a reload; a new one reaches a process that
+// listens, which at a reload is the old or the new one for a moment. It costs HAProxy
+// about as much as one more command. Every answer tells which process gave it.
 //
 // Users choose the names that become keys, and the runtime API reads commands: whatever
 // is not a letter, a digit or one of a few harmless characters is escaped, and what
