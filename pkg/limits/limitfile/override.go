@@ -208,7 +208,7 @@ func (r *resolver) override(s *limits.Set, key string, o limits.Override) (*limi
 		ends = []int64{own.until, ends[0]}
 	}
 	// From the last part to the first, because an entry has the one that follows it.
-	next := fromFile
+	next, first := fromFile, &spec{}
 	for _, end := range slices.Backward(ends) {
 		under := r.tiers[own.tier].with(own, limits.OfUser)
 		if own.until != 0 && own.until < end {
@@ -218,9 +218,10 @@ func (r *resolver) override(s *limits.Set, key string, o limits.Override) (*limi
 		if err != nil {
 			return nil, err
 		}
-		r.overrides[o.User] = &said
+		first = &said
 		next = &limits.Entry{Limits: r.limitsOf(under.with(said, limits.OfUser)), Until: end, Then: next}
 	}
+	r.overrides[o.User] = first // only now: a later part may be refused
 	return next, nil
 }
 

@@ -221,6 +221,17 @@ func TestOverridesOfASet(t *testing.T) {
 	}
 }
 
+// The share is larger than the limit of ernie's entry, but not than that of the tier that follows it.
+func TestOverrideRefusedForItsFirstPart(t *testing.T) {
+	set := mustParse(t, strings.Replace(overrideFile, "pro, concurrent: 5", "free, bandwidth: {down: 1KiB}", 1))
+	bad := newOverride("ernie", `{"bandwidth": {"default_share": "1MiB"}}`, time.Hour)
+	good := newOverride("ernie", `{"concurrent": 9}`, time.Hour)
+	out, refused := WithOverrides(set, []limits.Override{bad, good})
+	if len(refused) != 1 || !strings.Contains(refused[0].Why.Error(), "default_share must be at most") || len(out.Overrides()) != 1 {
+		t.Errorf("With = %v, %v, want the first one refused and the second in force", out.Overrides(), refused)
+	}
+}
+
 // A source with an override that is not valid, as of another build, is refused whole.
 func TestParseOfBadOverrides(t *testing.T) {
 	for data, want := range map[string]string{
