@@ -25,6 +25,8 @@ func TestWatchIsBounded(t *testing.T) {
 		}
 	}
 	w.Decisions()
+	at = at.Add(watchSpan)
+	w.Observe(at, "b", alice, at.Unix(), 1, 10)
 	w.Observe(at, "a", alice, at.Unix(), 9, 10)
 	if hints, _ := w.Decisions(); len(hints) != 1 || hints[0].Instances != 2 {
 		t.Errorf("hints = %+v, want one that both instances share alice", hints)

@@ -32,7 +32,7 @@ const (
 type Hint struct {
 	Key       Key
 	Until     time.Time
-	Instances int // agents that serve the user
+	Instances int // agents that serve the user; 0: not known yet, it may be all
 }
 
 // A Throttle says that a key's window is spent.
@@ -59,6 +59,7 @@ type Watch struct {
 type watched struct {
 	throttled int64 // the last second whose window was called spent
 	over      int64 // when that window is, ns
+	since     int64 // when it was first heard of, ns
 	hinted    int64
 	newcomer  bool     // an agent has begun to serve the user since then
 	agents    []sharer // by instance
@@ -92,7 +93,7 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 		// It is not limited, or from another clock.
 		return
 	}
-	o := w.watched(k)
+	o := w.watched(k, now)
 	begins := o.heard(now, instance)
 	o.newcomer = o.newcomer || begins
 	if 100*total >= w.percent*limit && now-o.hinted >= int64(newcomerGap) {
@@ -100,6 +101,10 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 		sharers := o.sharers(now)
 		if now-o.hinted >= int64(hintGap) || o.newcomer && sharers <= manySharers*limit {
 			o.hinted, o.newcomer = now, false
+			// Agents that lose the pool divide the limit by this number. Each agent that serves the user reports within watchSpan.
+			if now-o.since < int64(watchSpan) {
+				sharers = 0
+			}
 			w.hints = append(w.hints, Hint{Key: k, Until: at.Add(hintSpan), Instances: sharers})
 		}
 	}
@@ -112,7 +117,7 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 
 // watched is what is known of a key. When there are too many, those not heard of for
 // longest are dropped, half of all at a time: to find one would be a walk through all.
-func (w *Watch) watched(k Key) *watched {
+func (w *Watch) watched(k Key, now int64) *watched {
 	o := w.keys[k]
 	if o != nil {
 		return o
@@ -120,7 +125,7 @@ func (w *Watch) watched(k Key) *watched {
 	if o = w.old[k]; o != nil {
 		delete(w.old, k)
 	} else {
-		o = &watched{}
+		o = &watched{since: now}
 	}
 	// Two generations, so that no list in the order of use has to be kept.
 	if len(w.keys) >= w.maxKeys/2 {

@@ -39,7 +39,7 @@ func TestWatch(t *testing.T) {
 	}{
 		{"hot from 80 % of the limit, spent at the limit, each once", false, []step{
 			{at: 1, instance: "a", key: get, second: s, total: 7, limit: 10},
-			{at: 2, instance: "b", key: get, second: s, total: 8, limit: 10, hints: hint(get, 2, 2)},
+			{at: 2, instance: "b", key: get, second: s, total: 8, limit: 10, hints: hint(get, 2, 0)},
 			{at: 3, instance: "a", key: get, second: s, total: 9, limit: 10},
 			{at: 4, instance: "a", key: get, second: s, total: 10, limit: 10, spent: spent(get, s)},
 			{at: 5, instance: "a", key: get, second: s, total: 10, limit: 10},
@@ -47,29 +47,29 @@ func TestWatch(t *testing.T) {
 			{at: 7, instance: "a", key: get, second: s, total: 10, limit: 10},
 		}},
 		{"the hint is repeated before it ends, the throttle in the next second", false, []step{
-			{at: 0, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 0, 1), spent: spent(get, s)},
+			{at: 0, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 0, 0), spent: spent(get, s)},
 			{at: 999, instance: "a", key: get, second: s, total: 10, limit: 10},
 			{at: 1000, instance: "a", key: get, second: s + 1, total: 10, limit: 10, spent: spent(get, s+1)},
 			{at: 1499, instance: "a", key: get, second: s + 1, total: 10, limit: 10},
-			{at: 1500, instance: "a", key: get, second: s + 1, total: 10, limit: 10, hints: hint(get, 1500, 1)},
+			{at: 1500, instance: "a", key: get, second: s + 1, total: 10, limit: 10, hints: hint(get, 1500, 0)},
 		}},
-		{"sooner for an instance that has begun to serve the user", false, []step{
-			{at: 0, instance: "a", key: get, second: s, total: 8, limit: 10, hints: hint(get, 0, 1)},
+		{"sooner for an instance that has begun to serve the user; after 3 s all of them are known", false, []step{
+			{at: 0, instance: "a", key: get, second: s, total: 8, limit: 10, hints: hint(get, 0, 0)},
 			{at: 1, instance: "b", key: get, second: s, total: 8, limit: 10},
 			{at: 499, instance: "a", key: get, second: s, total: 8, limit: 10},
-			{at: 500, instance: "a", key: get, second: s, total: 8, limit: 10, hints: hint(get, 500, 2)},
+			{at: 500, instance: "a", key: get, second: s, total: 8, limit: 10, hints: hint(get, 500, 0)},
 			{at: 1100, instance: "b", key: get, second: s + 1, total: 8, limit: 10},
 			{at: 3499, instance: "b", key: get, second: s + 3, total: 8, limit: 10, hints: hint(get, 3499, 2)},
 			{at: 4099, instance: "a", key: get, second: s + 4, total: 8, limit: 10, hints: hint(get, 4099, 2)},
 		}},
 		{"strict: hot from half of the limit", true, []step{
 			{at: 0, instance: "a", key: get, second: s, total: 4, limit: 10},
-			{at: 1, instance: "a", key: get, second: s, total: 5, limit: 10, hints: hint(get, 1, 1)},
+			{at: 1, instance: "a", key: get, second: s, total: 5, limit: 10, hints: hint(get, 1, 0)},
 		}},
 		{"keys do not touch each other", false, []step{
-			{at: 0, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 0, 1), spent: spent(get, s)},
+			{at: 0, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 0, 0), spent: spent(get, s)},
 			{at: 0, instance: "a", key: put, second: s, total: 3, limit: 10},
-			{at: 1, instance: "a", key: put, second: s, total: 10, limit: 10, hints: hint(put, 1, 1), spent: spent(put, s)},
+			{at: 1, instance: "a", key: put, second: s, total: 10, limit: 10, hints: hint(put, 1, 0), spent: spent(put, s)},
 		}},
 		{"what is not limited is not watched", false, []step{
 			{at: 0, instance: "a", key: get, second: s, total: 1000, limit: 0},
@@ -79,10 +79,10 @@ func TestWatch(t *testing.T) {
 		}},
 		{"a second of the far future decides nothing", false, []step{
 			{at: 0, instance: "a", key: get, second: s + 3600, total: 10, limit: 10},
-			{at: 1, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 1, 1), spent: spent(get, s)},
+			{at: 1, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 1, 0), spent: spent(get, s)},
 		}},
 		{"a minute is called spent once, for as long as it lasts", false, []step{
-			{at: 0, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 0, 1), spent: spent(long, m)},
+			{at: 0, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 0, 0), spent: spent(long, m)},
 			{at: 4000, forget: true, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 4000, 1)},
 			{at: 39_300, forget: true, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 39_300, 1)},
 			{at: 39_990, instance: "a", key: long, second: m + 60, total: 10, limit: 10, spent: spent(long, m+60)},
@@ -98,7 +98,7 @@ func TestWatch(t *testing.T) {
 			{at: 0, instance: "a", key: long, second: 1<<63 - 4, total: 10, limit: 10},
 		}},
 		{"the second asked for ahead of its time is watched", false, []step{
-			{at: 990, instance: "a", key: get, second: s + 1, total: 10, limit: 10, hints: hint(get, 990, 1), spent: spent(get, s+1)},
+			{at: 990, instance: "a", key: get, second: s + 1, total: 10, limit: 10, hints: hint(get, 990, 0), spent: spent(get, s+1)},
 		}},
 	}
 	for _, tt := range tests {
