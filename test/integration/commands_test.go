@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,7 +28,10 @@ func TestCommands(t *testing.T) {
 	t.Parallel()
 	testkit.AwaitHour()
 	bin, dir := filepath.Join(cluster.Build(t), "sluice"), t.TempDir()
-	limits, admin, listen := filepath.Join(dir, "limits.yaml"), testkit.FreeAddr(t), freePorts(t, 2)
+	limits, admin, first := filepath.Join(dir, "limits.yaml"), testkit.FreeAddr(t), testkit.FreeAddrs(t, 2)
+	port, err := strconv.Atoi(testkit.PortOf(first))
+	testkit.Must(t, err)
+	listen := []string{first, fmt.Sprint("127.0.0.1:", port+1)}
 	write := func(get int) {
 		t.Helper()
 		text := fmt.Sprintf("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {hour: %d}}}}\n", get)
@@ -103,29 +107,6 @@ func TestCommands(t *testing.T) {
 		conn.Close()
 		t.Error("HAProxy accepts connections after sluice up has ended")
 	}
-}
-
-// freePorts are addresses of so many free ports in a row.
-func freePorts(t *testing.T, n int) (addrs []string) {
-	t.Helper()
-	testkit.Eventually(t, "free ports in a row", func() error {
-		var port int
-		if _, err := fmt.Sscan(testkit.PortOf(testkit.FreeAddr(t)), &port); err != nil {
-			return err
-		}
-		addrs = nil
-		for i := range n {
-			addr := fmt.Sprint("127.0.0.1:", port+i)
-			l, err := net.Listen("tcp", addr)
-			if err != nil {
-				return err
-			}
-			l.Close()
-			addrs = append(addrs, addr)
-		}
-		return nil
-	})
-	return addrs
 }
 
 // The admin API is open to other machines with a token and TLS, and not without.
