@@ -37,7 +37,7 @@ users: {"ten-*": ten, "free-*": none, "fast-*": thousand}
 				scene.CheckAnswered(t, r)
 				scene.CheckLimit(t, r, name("fast"), 500, 0.95)
 				scene.CheckLimit(t, r, name("wild"), 100, 0.95)
-				scene.CheckLimit(t, r, name("ten"), 10, 0.95)
+				scene.CheckLimit(t, r, name("ten"), 10, 0.8)    // one token of a second is a tenth
 				scene.CheckLimit(t, r, name("calm"), 100, 0.95) // who sends 75 a second
 				if n := len(r.User(name("free")).Refused().Results); n > 0 {
 					t.Errorf("%s: %d requests of a user without a limit were refused", pattern, n)
