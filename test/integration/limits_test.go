@@ -282,9 +282,12 @@ func TestNewLimitsTakeEffect(t *testing.T) {
 
 	s.SetLimits(t, "version: 1\ntiers: {free: {requests: {get: 1}}}\n")
 	scene.AwaitMetric(t, p.Admin, "sluice_limits_valid", scene.Is(0))
-	if log := p.Output(); !strings.Contains(log, `limits.yaml:2:`) || !strings.Contains(log, "did you mean GET?") {
-		t.Errorf("polygen's log does not say where the file is wrong:\n%s", log)
-	}
+	testkit.Eventually(t, "polygen's log says where the file is wrong", func() error {
+		if log := p.Output(); !strings.Contains(log, `limits.yaml:2:`) || !strings.Contains(log, "did you mean GET?") {
+			return fmt.Errorf("it says %s", log)
+		}
+		return nil
+	})
 	exact("bob", 20)
 
 	s.SetLimits(t, limits(15, "users: {carol: {requests: {GET: {second: 15, mode: dry-run}}}}\n"))
