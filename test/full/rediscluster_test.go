@@ -36,7 +36,7 @@ func startRedisCluster(t *testing.T, s scene.Secured, more ...string) *redisClus
 		return slices.Concat(s.Args, []string{"--tls-port", testkit.PortOf(tls), "--tls-cluster", "yes", "--cluster-announce-ip", "127.0.0.1",
 			"--cluster-announce-tls-port", testkit.PortOf(clients.Addr), "--cluster-announce-bus-port", testkit.PortOf(nodes.Addr),
 			"--bind-source-addr", nodeIP(node), // by which the lines know whose connection it is
-			"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "10000"}, more) // so long that agents notice first
+			"--cluster-require-full-coverage", "no", "--cluster-node-timeout", fmt.Sprint(takeover.Milliseconds())}, more)
 	})
 	r.bus = openBus(t, redisbus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: redisShards}) // connects to nobody
 	return r
@@ -116,7 +116,7 @@ func TestMasterCutOff(t *testing.T) {
 			t.Parallel()
 			secure := scene.NewSecured(t)
 			r := startRedisCluster(t, secure)
-			s := scene.Start(t, secure.Options(redisLimits, r.addrs, "--redis-shards", fmt.Sprint(redisShards)))
+			s := scene.Start(t, failoverOptions(secure, r.addrs, "--redis-shards", fmt.Sprint(redisShards)))
 			master := r.masterOf("cluster")
 			if !registry {
 				master = (master + 1) % 3
@@ -137,7 +137,7 @@ func TestMasterCutOff(t *testing.T) {
 				cut = time.Now()
 				// Agents that reach the master may follow the replica before they lose anything.
 				if registry {
-					found = awaitLost(t, s, shards)
+					found = awaitLostOf(t, s, r.bus.ShardOf(far))
 				} else {
 					awaitRole(t, replica.Addr, "master")
 					found.to = time.Now()
@@ -150,8 +150,8 @@ func TestMasterCutOff(t *testing.T) {
 				awaitRole(t, r.nodes[master].Addr, "slave")
 			})
 			t.Logf("%s was cut off at second %d, found after %v, replaced after %v", shards, cut.Unix()-report.Start.Unix(), found.to.Sub(cut), replaced.to.Sub(cut))
-			checkDay(t, report, near, redisLimit, 0.9)
-			checkDay(t, report, far, redisLimit, 0.4, period{cut, found.to}, replaced)
+			checkDay(t, report, near, redisLimit)
+			checkDay(t, report, far, redisLimit, period{cut, found.to}, replaced)
 			if !maps.Equal(instances, map[float64]bool{2: true}) {
 				t.Errorf("agents took the cluster to have so many instances: %v, want 2 all the time", instances)
 			}
@@ -189,7 +189,7 @@ func TestShardsFailAlone(t *testing.T) {
 	t.Parallel()
 	secure := scene.NewSecured(t)
 	r := startRedisCluster(t, secure, "--cluster-node-timeout", "600000") // no replica takes over
-	s := scene.Start(t, secure.Options(redisLimits, r.addrs, "--redis-shards", fmt.Sprint(redisShards)))
+	s := scene.Start(t, failoverOptions(secure, r.addrs, "--redis-shards", fmt.Sprint(redisShards)))
 	registry := r.masterOf("cluster")
 	shards, far := r.shardsOf(registry)
 	_, near := r.shardsOf((registry + 1) % 3)
@@ -217,9 +217,9 @@ func TestShardsFailAlone(t *testing.T) {
 		}
 		back.to = awaitLost(t, s, "").to
 	})
-	checkDay(t, report, near, redisLimit, 0.9)
-	checkDay(t, report, moved, redisLimit, 0.9, moving)
-	checkDay(t, report, far, redisLimit, 0.4, silent, back)
+	checkDay(t, report, near, redisLimit)
+	checkDay(t, report, moved, redisLimit, moving)
+	checkDay(t, report, far, redisLimit, silent, back)
 	awaitAll(t, s)
 }
 
@@ -236,7 +236,7 @@ func TestRedisClusterRestarted(t *testing.T) {
 			testkit.AwaitHour()
 			secure := scene.NewSecured(t)
 			r := startRedisCluster(t, secure, "--appendonly", tt.appendonly)
-			s := scene.Start(t, secure.Options(redisLimits, r.addrs, "--redis-shards", fmt.Sprint(redisShards)))
+			s := scene.Start(t, failoverOptions(secure, r.addrs, "--redis-shards", fmt.Sprint(redisShards)))
 			version := overrideBob(t, s)
 			hourly := func() int { return s.Admitted(t, "GET", "/", "hour", 150) }
 			used := hourly()
@@ -261,8 +261,8 @@ func TestRedisClusterRestarted(t *testing.T) {
 			t.Logf("the cluster was killed at second %d, found after %v, started at %d, and used again after %v", killed.Unix()-report.Start.Unix(),
 				found.to.Sub(killed), started.Unix()-report.Start.Unix(), back.to.Sub(started))
 			// Shards come back one after the other.
-			checkDay(t, report, "alice", redisLimit, 0.4, period{killed, found.to}, period{started, back.to})
-			checkDay(t, report, "bob", overriddenLimit, 0.4, period{killed, found.to}, period{started, back.to})
+			checkDay(t, report, "alice", redisLimit, period{killed, found.to}, period{started, back.to})
+			checkDay(t, report, "bob", overriddenLimit, period{killed, found.to}, period{started, back.to})
 			keepsOverride(t, s, version, r.nodes...)
 			if more := hourly(); used+more > tt.hour {
 				t.Errorf("of an hour's limit of 100, %d requests were admitted before and %d after, want %d at most", used, more, tt.hour)

@@ -80,7 +80,7 @@ func startBehindLine(t *testing.T, f *fault) *scene.Scene {
 
 // startBehindSentinels starts a cluster that follows Sentinels, whose master the fault kills.
 func startBehindSentinels(t *testing.T, f *fault) *scene.Scene {
-	master, replica, o := scene.NewSecured(t).Sentinels(t, faultLimits)
+	master, replica, o := scene.NewSecured(t).Sentinels(t, faultLimits, time.Second)
 	f.fails = func(*testing.T, *scene.Scene) { master.Kill() }
 	s := scene.Start(t, o, "busy")
 	s.Server = replica.Addr

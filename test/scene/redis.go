@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/internal/testkit/cluster"
@@ -34,9 +35,9 @@ sentinel sentinel-user sentinel
 sentinel sentinel-pass sentinel
 `
 
-// Sentinels starts a master, its replica and three Sentinels that watch them, and returns the Options of instances that follow
-// the Sentinels.
-func (s Secured) Sentinels(t testing.TB, limits string) (master, replica *testkit.RedisNode, o cluster.Options) {
+// Sentinels starts a master, its replica and three Sentinels, which replace a master that is silent for downAfter, and returns
+// the Options of instances that follow the Sentinels.
+func (s Secured) Sentinels(t testing.TB, limits string, downAfter time.Duration) (master, replica *testkit.RedisNode, o cluster.Options) {
 	t.Helper()
 	port := func() string { return testkit.PortOf(testkit.FreeAddr(t)) }
 	masterPort := port()
@@ -46,8 +47,8 @@ func (s Secured) Sentinels(t testing.TB, limits string) (master, replica *testki
 	for range 3 {
 		addr := testkit.FreeAddr(t)
 		addrs = append(addrs, addr)
-		text := fmt.Sprintf("bind 127.0.0.1\nport 0\ntls-port %s\ndir %s\nsentinel monitor sluice 127.0.0.1 %s 2\nsentinel down-after-milliseconds sluice 1000\nsentinel failover-timeout sluice 5000\n",
-			testkit.PortOf(addr), t.TempDir(), masterPort) + sentinelUsers
+		text := fmt.Sprintf("bind 127.0.0.1\nport 0\ntls-port %s\ndir %s\nsentinel monitor sluice 127.0.0.1 %s 2\nsentinel down-after-milliseconds sluice %d\nsentinel failover-timeout sluice 5000\n",
+			testkit.PortOf(addr), t.TempDir(), masterPort, downAfter.Milliseconds()) + sentinelUsers
 		for option := range slices.Chunk(s.Args, 2) {
 			if option[0] != "--aclfile" {
 				text += strings.TrimPrefix(option[0], "--") + " " + option[1] + "\n"
