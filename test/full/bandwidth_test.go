@@ -40,7 +40,10 @@ func TestFirstLimitOfBandwidthIsReported(t *testing.T) {
 		}
 		return nil
 	})
-	if log := in.Agent.Output(); !strings.Contains(log, "a user's bandwidth is not limited here") {
-		t.Errorf("the agent's log does not say it:\n%s", log)
-	}
+	testkit.Eventually(t, "the agent's log says it", func() error {
+		if log := in.Agent.Output(); !strings.Contains(log, "a user's bandwidth is not limited here") {
+			return fmt.Errorf("it says %s", log)
+		}
+		return nil
+	})
 }
