@@ -104,6 +104,10 @@ func (a *Agent) register(ctx context.Context) (int, error) {
 	m.registered.Store(true)
 	a.clock.Sample(sent, time.Now(), r.Now)
 	a.metrics.offset.Set(a.clock.Offset().Seconds())
+	// A call that was repeated until another master answered has not failed, but the registry was away.
+	if time.Since(sent) >= redisbus.Lapse-beatEvery {
+		a.limiter.update(func(now time.Time) { a.membership.found = now })
+	}
 	a.joined(r)
 	return len(r.Instances), nil
 }
@@ -212,9 +216,9 @@ func (a *Agent) joined(r redisbus.Registry) {
 // mayBeForgotten reports whether the registry may not know all instances; the limiter's lock is held. To take one
 // for gone who is not would have all others admit that one's part of each limit too.
 func (a *Agent) mayBeForgotten() bool {
-	// Those that it has forgotten register again when it is back, as do those that have not reached it yet: for that it
-	// waits for as long as for a heartbeat.
-	return a.limiter.lost.registry || time.Since(a.membership.found) < redisbus.Lapse
+	// Instances that the registry has forgotten register again when it is back, as do those that have not reached it yet: with
+	// their next heartbeat, after their last call to the lost registry.
+	return a.limiter.lost.registry || time.Since(a.membership.found) < redisbus.Lapse+CallTimeout(a.options.MaxWait)
 }
 
 // takeInstances puts a list of instances into force; the limiter's lock is held.
