@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -156,12 +158,14 @@ func awaitReplaced(t *testing.T, s *scene.Scene, replica *testkit.RedisNode) (ca
 	return awaitLost(t, s, "")
 }
 
-// awaitRole waits until a server is "master" or "slave".
+// awaitRole waits until a server is "master" or "slave". A server that a Sentinel makes one closes the connections of its clients.
 func awaitRole(t *testing.T, addr, role string) {
 	t.Helper()
+	_, port, err := net.SplitHostPort(addr)
+	testkit.Must(t, err)
 	testkit.Eventually(t, "the Redis at "+addr, func() error {
-		if said := testkit.RedisCommand(t, addr, "ROLE"); !strings.HasPrefix(said, role) {
-			return fmt.Errorf("is %s, want %s", said, role)
+		if said, err := exec.Command("redis-cli", "-p", port, "ROLE").CombinedOutput(); err != nil || !strings.HasPrefix(string(said), role) {
+			return fmt.Errorf("is %s, %v, want %s", said, err, role)
 		}
 		return nil
 	})
