@@ -18,11 +18,12 @@ import (
 // there, requests go where its own rules send them, and it goes on without its agent.
 func TestBesideYourOwn(t *testing.T) {
 	t.Parallel()
-	s := scene.Start(t, cluster.Options{
-		Instances: 2, MaxWait: scene.ShortWait, Limits: faultLimits, SPOAArgs: []string{"--local-peer", "edge-1"},
+	o := cluster.Options{
+		Instances: 2, Limits: faultLimits, SPOAArgs: []string{"--local-peer", "edge-1"},
 		// It has a name among its peers, which the agent is told.
 		Beside: strings.Replace(testkit.Theirs, "global\n", "global\n    localpeer edge-1\n", 1),
-	}, "busy")
+	}
+	s := scene.Start(t, o, "busy")
 	in := s.Instances[0]
 	routes := func() {
 		t.Helper()
@@ -74,6 +75,9 @@ func TestBesideYourOwn(t *testing.T) {
 		return nil
 	})
 
+	o.MaxWait = scene.ShortWait
+	s = scene.Start(t, o)
+	in = s.Instances[0]
 	for _, in := range s.Instances {
 		in.Agent.Kill()
 	}

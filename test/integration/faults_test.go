@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,7 +35,7 @@ users: {busy: busy, mover: mover, dora: dora}
 // A fault is what happens to a cluster of two instances, and what it may cost.
 type fault struct {
 	name    string
-	options cluster.Options
+	options cluster.Options                           // MaxWait: 0 means scene.ShortWait; faults of no agent and no Redis need none
 	start   func(t *testing.T, f *fault) *scene.Scene // nil: with the options
 	fails   func(t *testing.T, s *scene.Scene)
 	heals   func(t *testing.T, s *scene.Scene) // nil: nothing
@@ -108,10 +109,10 @@ func TestFaults(t *testing.T) {
 			name: "one agent killed", fails: func(_ *testing.T, s *scene.Scene) { s.Instances[0].Agent.Kill() }, heals: startAgents,
 			rate: 1.5, progress: 15, bytes: 1.5, refuses: true,
 		}, {
-			name: "the leader killed", options: cluster.Options{Polygens: 2}, fails: killLeader,
+			name: "the leader killed", options: cluster.Options{Polygens: 2, MaxWait: cluster.LongWait}, fails: killLeader,
 			rate: 1, progress: 10, bytes: 1,
 		}, {
-			name: "polygen hung", fails: func(_ *testing.T, s *scene.Scene) { _ = s.Polygens[0].Signal(syscall.SIGSTOP) },
+			name: "polygen hung", options: cluster.Options{MaxWait: cluster.LongWait}, fails: func(_ *testing.T, s *scene.Scene) { _ = s.Polygens[0].Signal(syscall.SIGSTOP) },
 			heals: func(_ *testing.T, s *scene.Scene) { _ = s.Polygens[0].Signal(syscall.SIGCONT) },
 			rate:  1, progress: 10, bytes: 1,
 		}, {
@@ -132,19 +133,19 @@ func TestFaults(t *testing.T) {
 			rate: 1.5, first: 2, progress: 17, bytes: 1,
 		}, {
 			// Its connections are lost, and the origin may notice that later than the agent.
-			name: "HAProxy killed", fails: func(t *testing.T, s *scene.Scene) { s.Instances[0].HAProxy.Kill(); s.Instances[0].StartHAProxy(t) },
+			name: "HAProxy killed", options: cluster.Options{MaxWait: cluster.LongWait}, fails: func(t *testing.T, s *scene.Scene) { s.Instances[0].HAProxy.Kill(); s.Instances[0].StartHAProxy(t) },
 			rate: 1.25, progress: 20, bytes: 1, lossy: true,
 		}, {
 			// The new process may admit its credit of one second again; the old one's transfers keep their share, and the
 			// other instance has the limit.
-			name: "HAProxy reloaded", options: cluster.Options{Master: true},
+			name: "HAProxy reloaded", options: cluster.Options{Master: true, MaxWait: cluster.LongWait},
 			fails: func(_ *testing.T, s *scene.Scene) { _ = s.Instances[0].HAProxy.Signal(syscall.SIGUSR2) },
 			rate:  1.25, progress: 10, bytes: 1.5,
 		},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			f.options.Instances, f.options.Limits, f.options.MaxWait = 2, faultLimits, scene.ShortWait
+			f.options.Instances, f.options.Limits, f.options.MaxWait = 2, faultLimits, cmp.Or(f.options.MaxWait, scene.ShortWait)
 			if f.start == nil {
 				f.start = func(t *testing.T, f *fault) *scene.Scene { return scene.Start(t, f.options, "busy") }
 			}
