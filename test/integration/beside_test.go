@@ -78,7 +78,15 @@ func TestBesideYourOwn(t *testing.T) {
 	o.MaxWait = scene.ShortWait
 	s = scene.Start(t, o)
 	in = s.Instances[0]
+	s.Settle()
 	for _, in := range s.Instances {
+		testkit.Eventually(t, in.Name+"'s HAProxy knows what it may admit without its agent", func() error {
+			table, err := in.Tell("show table sluice/credit")
+			if err == nil && !strings.Contains(table, "key=~ ") {
+				err = fmt.Errorf("the table is %s", table)
+			}
+			return err
+		})
 		in.Agent.Kill()
 	}
 	r := s.Offer(t, "even", 204, 4*time.Second, scene.GETs(append(repeat("wild", 50), "calm")...))
