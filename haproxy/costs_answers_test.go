@@ -93,7 +93,7 @@ func TestRateLimitOnAllowedAnswers(t *testing.T) {
 
 // Requests by credit are told how many tickets are left of their second: of their class, and of all.
 func TestRateLimitByCredit(t *testing.T) {
-	for _, s := range []setup{costly, logging} { // with the access log there is no short way
+	for _, s := range []setup{costly, logging} { // with the access log no rules admit by method
 		r := shared(t, s.with(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("RateLimit", `"theirs";r=1`) }))
 		r.teachRow(t, generation, 0, 0)
 		r.lend(t, "ann", credit(50, map[string]uint32{"*": 1000, "GET": 500}))

@@ -1,10 +1,14 @@
 package haproxy
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,33 +18,45 @@ import (
 // Where requests with a field X-Pause wait for their body, so that a test can act between two rules: above these lines of haproxy.cfg.
 var pauses = map[string]string{
 	"before-the-key": "    # One user, one key, whatever the bytes",
-	"with-a-ticket":  "    # Is it still the same credit?",
-	"renewed":        "    # renewed tickets: end\n",
-	"before-writing": "    # new tickets: begin\n",
-	"written":        "    # new tickets: end\n",
+	"claimed":        "    http-request sc-set-gpt(1,1) var(txn.sluice_generation)",
+	"before-writing": "    http-request sc-set-gpt(1,0) var(txn.sluice.places)",
+	"written":        "    # Withdrawn meanwhile:",
 }
 
-// takesTheLock are the rules in which a request that renews takes the lock, on the short way ("begins") and on the long one ("lock"). There a thread stands
-// still between what the rule asks and what it does. The answer says in X-Asked if it went on, and standsStill when it has asked.
-var takesTheLock = regexp.MustCompile(`(?m)^    http-request set-var\(txn\.sluice_(begins|lock)\) sc_inc_gpc\(0,0\) if (.*)$`)
+// Rules within which a request can stand still as well, as a thread may: between the last ticket and the last look at the
+// generation, and between what the rule asks that claims a second, and its write.
+var (
+	lastLook = regexp.MustCompile(`(?m)^    http-request set-var\(txn\.sluice_admitted\) bool\(true\) if (sluice_opened .*) sluice_unchanged$`)
+	claim    = regexp.MustCompile(`(?m)^    http-request sc-set-gpt\(0,1\) var\(txn\.sluice_now\) if (!sluice_opened .*)$`)
+)
 
 func withPauses(cfg string) string {
-	for place, line := range pauses {
-		cfg = strings.Replace(cfg, line, "    http-request wait-for-body time 20s if { req.hdr(x-pause) "+place+" }\n"+line, 1)
+	wait := func(place string) string {
+		return "    http-request set-var(proc.test_still) bool(true) if { req.hdr(x-pause) " + place + " }\n" +
+			"    http-request wait-for-body time 20s if { req.hdr(x-pause) " + place + " }\n"
 	}
-	cfg = strings.Replace(cfg, "\nglobal\n", "\nglobal\n    set-var proc.test_asked bool(false)\n", 1)
-	cfg = takesTheLock.ReplaceAllString(cfg, "    http-request set-var(txn.test_$1) bool(true) if $2\n"+
-		"    http-request set-var(proc.test_asked) bool(true) if { req.hdr(x-pause) $1 }\n"+
-		"    http-request wait-for-body time 20s if { req.hdr(x-pause) $1 }\n"+
-		"    http-request set-var(txn.sluice_$1) sc_inc_gpc(0,0) if { var(txn.test_$1) -m found }")
-	return strings.Replace(cfg, "    # Sluice-* headers are for answers.", "    http-request set-var(proc.test_asked) bool(false) if { req.hdr(x-pause) -m found }\n"+
-		"    http-response set-header X-Asked %[var(txn.test_begins)]%[var(txn.test_lock)]\n    # Sluice-* headers are for answers.", 1)
+	for place, line := range pauses {
+		cfg = strings.Replace(cfg, line, wait(place)+line, 1)
+	}
+	cfg = strings.Replace(cfg, "\nglobal\n", "\nglobal\n    set-var proc.test_still bool(false)\n", 1)
+	cfg = lastLook.ReplaceAllString(cfg, "    http-request set-var(txn.test_drew) bool(true) if $1\n"+wait("with-a-ticket")+
+		"    http-request set-var(txn.sluice_admitted) bool(true) if { var(txn.test_drew) -m found } sluice_unchanged\n"+
+		"    http-request unset-var(txn.test_drew)")
+	return claim.ReplaceAllString(cfg, "    http-request set-var(txn.test_claims) bool(true) if $1\n"+wait("claiming")+
+		"    http-request sc-set-gpt(0,1) var(txn.sluice_now) if { var(txn.test_claims) -m found }")
 }
 
-// paused begins a request of alice that waits at a place, and returns what lets it go on.
+// paused begins a request of alice that waits at a place, and returns what lets it go on. It has a body, so it is a PUT.
 func (r *rig) paused(t *testing.T, place string) (goOn func() answer) {
 	t.Helper()
+	r.cli(t, "set var proc.test_still bool(false)")
 	e := r.begin(t, httpRequest("PUT", "/", "X-User: alice", "X-Pause: "+place, "Content-Length: 1"))
+	testkit.Eventually(t, "it stands still", func() error {
+		if still := r.cli(t, "get var proc.test_still"); !strings.Contains(still, "value=<1>") {
+			return errors.New(still)
+		}
+		return nil
+	})
 	return func() answer {
 		t.Helper()
 		e.write("x")
@@ -59,22 +75,25 @@ func (r *rig) awaitEntry(t *testing.T, what string, wanted func(e map[string]int
 	})
 }
 
-// A request that has a ticket when its credit is withdrawn is not admitted, for the agent
-// may have read the count before; not even if there is credit again by then.
+// awaitSecond waits for the beginning of a second of which alice has no entry yet.
+func awaitSecond() {
+	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(1050 * time.Millisecond))) // no thread's clock is behind
+}
+
+// A request that has a ticket when its credit is withdrawn is not admitted, because the agent
+// may have read the count before; not even if there is credit of another generation by then.
 func TestCreditWithdrawnBehindATicket(t *testing.T) {
 	t.Parallel()
 	for _, again := range []bool{false, true} {
 		t.Run(fmt.Sprintf("given again %t", again), func(t *testing.T) {
-			r := shared(t, singleLogging) // the rules of the short way cannot be paused
+			r := shared(t, singleLogging) // there each rule can be paused
 			r.teachRow(t, generation, 0, 0)
 			r.lend(t, "alice", credit(unlimited, nil))
 			r.native(t, httpGET("/", "X-User: alice"))
-			drawn := r.entry(t, "alice")["gpc1"]
 			goOn := r.paused(t, "with-a-ticket")
-			r.awaitEntry(t, "a ticket is drawn", func(e map[string]int) bool { return e["gpc1"] == drawn+1 })
 			r.set(t, "sluice_credit", "alice", "data.gpt 0")
 			if again {
-				r.lend(t, "alice", credit(unlimited, nil))
+				r.lend(t, "alice", credit(unlimited, nil).with("credit", uint32(generation+1)))
 			}
 			if got := goOn(); got.Status != 200 {
 				t.Errorf("status = %d, want 200", got.Status)
@@ -87,53 +106,9 @@ func TestCreditWithdrawnBehindATicket(t *testing.T) {
 	}
 }
 
-// A request whose tickets are renewed by another one before it is through has used up its user's credit, as far as anybody
-// can tell while the agent is down. What the row grants to users without credit is not for it.
-func TestCreditWithoutAgentBehindATicket(t *testing.T) {
-	t.Parallel()
-	r := shared(t, singleLogging)
-	r.teachRow(t, generation, 1000, 0)
-	r.lend(t, "alice", credit(unlimited, nil))
-	r.native(t, httpGET("/", "X-User: alice"))
-	r.down(t)
-	drawn := r.entry(t, "alice")["gpc4"]
-	goOn := r.paused(t, "with-a-ticket")
-	r.awaitEntry(t, "a ticket for PUT is drawn", func(e map[string]int) bool { return e["gpc4"] == drawn+1 })
-	end := r.entry(t, "alice")["gpt1"]
-	r.awaitEntry(t, "others renew", func(e map[string]int) bool { r.get(t, "X-User: alice"); return e["gpt1"] != end })
-	if got := goOn(); got.Status != 429 || got.Header.Get("Sluice-Reason") != "request-rate" {
-		t.Errorf("%d %s, want 429 request-rate", got.Status, got.Header.Get("Sluice-Reason"))
-	}
-}
-
-// One request at a time renews tickets. Others of that moment find no end yet and ask, and
-// are in nobody's way later.
-func TestCreditIsRenewedOnce(t *testing.T) {
-	t.Parallel()
-	const each = 3
-	r := shared(t, singleLogging)
-	r.teachRow(t, generation, 0, 0)
-	r.lend(t, "alice", credit(unlimited, nil).with("each_0", uint32(each)))
-	goOn := r.paused(t, "renewed")
-	r.awaitEntry(t, "it renews", func(e map[string]int) bool { return e["gpc0"] != 0 && e["gpt7"] == each })
-	for range 5 {
-		if r.admitted(t, httpGET("/", "X-User: alice")) {
-			t.Error("admitted while nobody had renewed")
-		}
-	}
-	if e := r.entry(t, "alice"); e["gpt7"] != each || e["gpc1"] != 0 || e["gpt1"] != 0 {
-		t.Errorf("entry %v, want that the others wrote nothing", e)
-	}
-	goOn()
-	r.native(t, httpGET("/", "X-User: alice"))
-	if e := r.entry(t, "alice"); e["gpc0"] != 0 {
-		t.Errorf("entry %v, want that nobody writes it any more", e)
-	}
-}
-
-// A request that found no place on the short way, and whose credit is withdrawn before it looks
-// once more, is not admitted, for its ticket may have been drawn after the agent read the count.
-func TestCreditWithdrawnBehindTheShortWay(t *testing.T) {
+// A request that found no place, and whose credit is withdrawn before it looks
+// once more, says nothing of its ticket, which may have been drawn after the agent read the count.
+func TestCreditWithdrawnBehindAPlace(t *testing.T) {
 	t.Parallel()
 	g := newGate()
 	r := shared(t, single.with(g.ServeHTTP))
@@ -142,9 +117,7 @@ func TestCreditWithdrawnBehindTheShortWay(t *testing.T) {
 	r.lend(t, "alice", credit(1, nil))
 	running := r.starts("alice", 1)
 	g.await(t, 2)
-	drawn := r.entry(t, "alice")["gpc1"]
 	goOn := r.paused(t, "before-the-key")
-	r.awaitEntry(t, "a ticket is drawn", func(e map[string]int) bool { return e["gpc1"] != drawn })
 	r.set(t, "sluice_credit", "alice", "data.gpt 0")
 	g.let(100)
 	if got := statuses(running, 1); got[200] != 1 {
@@ -160,82 +133,49 @@ func TestCreditWithdrawnBehindTheShortWay(t *testing.T) {
 	}
 }
 
-// standsStill waits until a request stands still behind what a rule asks: that it has an entry is sooner.
-func (r *rig) standsStill(t *testing.T) {
-	t.Helper()
-	testkit.Eventually(t, "it stands still", func() error {
-		if asked := r.cli(t, "get var proc.test_asked"); !strings.Contains(asked, "value=<1>") {
-			return errors.New(asked)
-		}
-		return nil
-	})
-}
-
-// A thread that has seen its generation in force may stand still before it renews. When another one tells the
-// agent meanwhile that nobody renews, the agent has the whole limit of this second: the thread must not have it too.
-// Nor may it renew what was given meanwhile, for that begins with the next second.
-func TestCreditIsNotRenewedBehindAnotherGeneration(t *testing.T) {
+// A thread that has seen its generation in force may stand still before it opens the second. When another one tells the
+// agent meanwhile that nobody has opened it, the agent has the whole limit of this second: the thread must not have it too.
+// Nor may it open the second for credit that was given meanwhile, which begins with the next second.
+func TestSecondIsNotOpenedBehindAnotherGeneration(t *testing.T) {
 	t.Parallel()
 	for _, way := range []struct {
-		name  string
-		setup setup
-		rule  string
-	}{{"on the short way", renewing, "begins"}, {"on the long way", singleLogging, "lock"}} {
+		name, place string
+		setup       setup
+		lapsed      int64 // what others say of the second meanwhile
+	}{
+		{"before it is claimed", "claiming", single, generation + 1},
+		{"before it is claimed, by class", "claiming", singleLogging, generation + 1},
+		{"when it is claimed", "claimed", single, -1},
+		{"when it is claimed, by class", "claimed", singleLogging, -1},
+	} {
 		for _, given := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, given again %t", way.name, given), func(t *testing.T) {
 				r := shared(t, way.setup)
 				r.teachRow(t, generation, 0, 0)
 				r.lend(t, "alice", credit(unlimited, nil))
-				time.Sleep(100 * time.Millisecond) // no thread's clock is behind any more
-				goOn := r.paused(t, way.rule)
-				r.standsStill(t)
+				awaitSecond()
+				goOn := r.paused(t, way.place)
 				r.teachRow(t, generation+1, 0, 0)
 				if given {
 					r.answerTold(func(told) vars { return credit(unlimited, nil).with("credit", uint32(generation+1)) })
 				}
-				if lapsed, asked := r.lapsed(t, httpGET("/", "X-User: alice")); !asked || lapsed != generation+1 {
-					t.Errorf("asked: %v, lapsed = %d, want %d", asked, lapsed, generation+1)
+				if lapsed, asked := r.lapsed(t, httpGET("/", "X-User: alice")); !asked || lapsed != way.lapsed {
+					t.Errorf("asked: %v, lapsed = %d, want %d", asked, lapsed, way.lapsed)
 				}
 				r.answerTold(nil)
-				got := goOn()
-				if got.Status != 200 || got.Header.Get("X-Asked") == "" {
-					t.Fatalf("status = %d, header %v, want one that stood still", got.Status, got.Header)
+				if got := goOn(); got.Status != 200 {
+					t.Errorf("status = %d, want 200", got.Status)
 				}
-				asked, e := r.takeTold(t), r.entry(t, "alice")
-				if e["gpc0"] != 0 || e["gpt5"] == 1 && e["gpt1"] == e["gpt2"]+1 {
-					t.Errorf("entry %v, want that nobody holds it, and that nobody renews in the second in which credit was given", e)
+				if asked := r.takeTold(t); len(asked) != 1 {
+					t.Errorf("asked %+v, want one question", asked)
 				}
-				if !given && (len(asked) != 1 || asked[0].Lapsed != generation+1 || e["gpt5"] != 0) {
-					t.Errorf("asked %+v, entry %v; want one question of credit that is over", asked, e)
+				for second, e := range r.seconds(t, "alice") {
+					if e["gpt1"] != 0 {
+						t.Errorf("second %d is %v, want one that nobody opened", second, e)
+					}
 				}
-				r.lend(t, "bob", credit(unlimited, nil).with("credit", uint32(generation+1)))
-				r.native(t, httpRequest("PUT", "/", "X-User: bob", "Content-Length: 0"))
 			})
 		}
-	}
-}
-
-// A thread that stood still for seconds takes an end that others have written meanwhile for none that lasts: its own
-// clock is behind. It must not renew what they have renewed, nor set the end back, behind which it would be renewed again.
-func TestCreditIsNotRenewedByAClockOfSecondsBefore(t *testing.T) {
-	t.Parallel()
-	r := shared(t, singleLogging)
-	r.teachRow(t, generation, 0, 0)
-	r.lend(t, "alice", credit(unlimited, nil))
-	time.Sleep(100 * time.Millisecond) // no thread's clock is behind any more
-	stood := int(time.Now().Unix())
-	goOn := r.paused(t, "lock")
-	r.standsStill(t)
-	r.awaitEntry(t, "others renew four seconds later", func(e map[string]int) bool {
-		r.lapsed(t, httpRequest("PUT", "/", "X-User: alice", "Content-Length: 0"))
-		return e["gpt1"] >= stood+4
-	})
-	before := r.entry(t, "alice")["gpt1"]
-	if got := goOn(); got.Status != 200 || got.Header.Get("X-Asked") == "" {
-		t.Fatalf("status = %d, header %v, want one that stood still", got.Status, got.Header)
-	}
-	if e := r.entry(t, "alice"); e["gpt1"] < before || e["gpc0"] != 0 {
-		t.Errorf("entry %v, want an end of %d or later, and that nobody holds it", e, before)
 	}
 }
 
@@ -261,13 +201,12 @@ func TestCreditThatWasWithdrawnMeanwhile(t *testing.T) {
 		r.cli(t, "clear table sluice_credit")
 		r.answerTold(func(told) vars { return of(second) })
 		goOn := r.paused(t, place)
-		r.awaitEntry(t, "it waits", func(e map[string]int) bool { return e["gpc0"] == 1 })
 		withdraw("alice")
 		if got := goOn(); got.Status != 200 {
 			t.Errorf("status = %d, want 200", got.Status)
 		}
-		if e := r.entry(t, "alice"); e["gpt0"] != 0 || e["gpc0"] != 0 {
-			t.Errorf("%s: entry %v, want none with credit, that nobody holds", place, e)
+		if e := r.entry(t, "alice"); e["gpt0"] != 0 {
+			t.Errorf("%s: entry %v, want none with credit", place, e)
 		}
 	}
 	for i, tt := range []struct {
@@ -279,7 +218,7 @@ func TestCreditThatWasWithdrawnMeanwhile(t *testing.T) {
 		if tt.withdrawn {
 			withdraw(user)
 		}
-		if e := answered(user, of(tt.granted)); e["gpt0"] != tt.want || e["gpc0"] != 0 {
+		if e := answered(user, of(tt.granted)); e["gpt0"] != tt.want {
 			t.Errorf("withdrawn %t, given in %d: entry %v, want generation %d", tt.withdrawn, tt.granted, e, tt.want)
 		}
 	}
@@ -289,5 +228,98 @@ func TestCreditThatWasWithdrawnMeanwhile(t *testing.T) {
 		if e := answered("alice", v); e["gpt0"] != generation+1 {
 			t.Errorf("entry %v, want generation %d", e, generation+1)
 		}
+	}
+}
+
+// A full table of seconds has requests asked about: no second begins again at 0, because HAProxy forgets none of them.
+func TestFullTableOfSeconds(t *testing.T) {
+	t.Parallel()
+	r := shared(t, setup{Config: lending.Config, edit: func(cfg string) string {
+		return strings.Replace(telling(cfg), "stick-table type string len 144 size 1m expire 5s nopurge", "stick-table type string len 144 size 4 expire 5s nopurge", 1)
+	}})
+	const users, each = 20, 3
+	r.teachRow(t, generation, 0, 0)
+	r.answerTold(func(told) vars { return credit(unlimited, nil).with("each_0", uint32(each)) })
+	for u := range users {
+		r.get(t, fmt.Sprint("X-User: user-", u))
+	}
+	awaitSecond()
+	r.answerTold(spentOrLate)
+	admitted := map[string]int{} // by user and second
+	r.load(t, 2*users, time.Now().Add(2*time.Second), nil, func(i int) string { return httpGET("/", fmt.Sprint("X-User: user-", i%users)) },
+		func(i int, _ time.Time, a answer) {
+			if a.Status == 200 {
+				admitted[fmt.Sprintf("user-%d in %d", i%users, number(t, a, "X-Now"))]++
+			}
+		})
+	for what, n := range admitted {
+		if n > each {
+			t.Errorf("%d requests of %s admitted, want %d at most", n, what, each)
+		}
+	}
+	if len(admitted) == 0 || len(r.takeTold(t)) == 0 {
+		t.Errorf("%d users and seconds with admitted requests, want some, and questions", len(admitted))
+	}
+}
+
+// The first requests of a user's second come at the same instant on several threads: they draw from one entry.
+func TestFirstRequestsOfASecond(t *testing.T) {
+	t.Parallel()
+	r := shared(t, lending)
+	const users, conns = 200, 8
+	r.teachRow(t, generation, 0, 0)
+	r.answerTold(func(told) vars { return credit(unlimited, nil).with("each_0", uint32(1)) })
+	for u := range users {
+		r.get(t, fmt.Sprint("X-User: user-", u))
+	}
+	awaitSecond()
+	r.answerTold(spentOrLate)
+	var mu sync.Mutex
+	admitted := map[[2]int]int{} // by user and second
+	round := make([]chan int, conns)
+	var clients, turn sync.WaitGroup
+	for i := range round {
+		round[i] = make(chan int)
+		conn := dial(t, "tcp", r.addr)
+		clients.Go(func() {
+			defer conn.Close()
+			in := bufio.NewReader(conn)
+			for u := range round[i] {
+				_, _ = io.WriteString(conn, httpGET("/", fmt.Sprint("X-User: user-", u)))
+				resp, err := http.ReadResponse(in, nil)
+				if err != nil {
+					t.Error(err)
+					turn.Done()
+					continue
+				}
+				if a := read(t, resp); a.Header.Get("X-Credit") != "" && a.Status == 200 {
+					mu.Lock()
+					admitted[[2]int{u, number(t, a, "X-Now")}]++
+					mu.Unlock()
+				}
+				turn.Done()
+			}
+		})
+	}
+	rounds := 0
+	for until := time.Now().Add(3 * time.Second); time.Now().Before(until) || rounds < users; rounds++ {
+		turn.Add(conns)
+		for _, c := range round {
+			c <- rounds % users
+		}
+		turn.Wait()
+	}
+	for _, c := range round {
+		close(c)
+	}
+	clients.Wait()
+	twice := 0
+	for _, n := range admitted {
+		if n > 1 {
+			twice++
+		}
+	}
+	if twice > 0 || rounds < users {
+		t.Errorf("%d rounds: of %d users and seconds with one ticket %d admitted more than one request", rounds, len(admitted), twice)
 	}
 }

@@ -5,38 +5,33 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// tallies is how many requests of a user HAProxy says that it admitted by credit, by what
-// they were: as the agent reads it.
-func (r *rig) tallies(t testing.TB, user string) map[string]int {
+// kinds is how many requests of a user HAProxy says that it admitted by credit, or refused, by their kind: as the agent reads it.
+func (r *rig) kinds(t testing.TB, user string, refused bool) map[string]int {
 	t.Helper()
-	_, text, _ := strings.Cut(r.cli(t, "get var proc.sluice_tallies"), "value=<")
+	_, text, _ := strings.Cut(r.cli(t, "get var proc.sluice_kinds"), "value=<")
 	text, _, whole := strings.Cut(text, ">")
 	words := strings.Fields(text)
 	var first int
 	if n, err := fmt.Sscan(text, &first); n != 1 || err != nil || !whole || len(words) < 2 {
-		t.Fatalf("proc.sluice_tallies is %q, want a number and words", text)
+		t.Fatalf("proc.sluice_kinds is %q, want a number and words", text)
 	}
-	entry := r.entry(t, user)
-	if more, ok := entry[fmt.Sprint("gpc", first+len(words)-1)]; ok {
-		t.Errorf("counter %d, %d, is of nothing", first+len(words)-1, more)
+	if refused {
+		first += len(words) - 1
 	}
-	tallies := map[string]int{}
+	kinds := map[string]int{}
 	for i, kind := range words[1:] {
-		n, ok := entry[fmt.Sprint("gpc", first+i)]
-		if !ok {
-			t.Fatalf("no counter %d for %s", first+i, kind)
-		}
-		if n > 0 {
-			tallies[kind] = n
+		if n := r.sum(t, user, first+i); n > 0 {
+			kinds[kind] = n
 		}
 	}
-	return tallies
+	return kinds
 }
 
 // Each request that credit admits is counted once, by its operation class or its verb, and
@@ -52,9 +47,9 @@ func TestAdmittedByCreditIsCounted(t *testing.T) {
 		want  map[string]string // what a request counts as
 		put   int               // number of the class PUT, which has few tickets
 	}{
-		{"short way", single, verbs, 3},
-		{"short way of some verbs", renewing, verbs, 2},
-		{"long way", singleLogging, verbs, 3},
+		{"by method", single, verbs, 3},
+		{"some verbs", fewClasses, verbs, 2},
+		{"by class", singleLogging, verbs, 3},
 		{"operations that have no tickets", usual.with(moving.ServeHTTP), verbs, 3},
 		{"operations", operating, classes, 1},
 	} {
@@ -85,7 +80,7 @@ func TestAdmittedByCreditIsCounted(t *testing.T) {
 				for range 10 {
 					send("PUT /")
 				}
-				if diff := cmp.Diff(want, r.tallies(t, alice.name)); diff != "" {
+				if diff := cmp.Diff(want, r.kinds(t, alice.name, false)); diff != "" {
 					t.Errorf("round %d: counted (-want +got):\n%s", round, diff)
 				}
 			}
@@ -101,7 +96,7 @@ func TestAdmittedByCreditIsCounted(t *testing.T) {
 	}
 }
 
-// There is room for 97 operation classes.
+// There is room for 40 operation classes.
 func TestTalliesOfOperations(t *testing.T) {
 	var many []limits.Class
 	for i := range 105 {
@@ -111,7 +106,43 @@ func TestTalliesOfOperations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Count(r.Counted, "sc-inc-gpc("); got != 97 || !strings.Contains(r.Table, "gpc(100),") {
-		t.Errorf("%d rules count in the table %s, want one for each of 97 counters", got, r.Table)
+	if len(r.Kinds) != 48 || r.Counters != 99 {
+		t.Errorf("%d kinds and %d counters, want 48 and 99 of 100", len(r.Kinds), r.Counters)
+	}
+}
+
+// Each refused request counts once, in the second that it is of, by its operation class or its verb: whether the agent
+// refused it or a table.
+func TestRefusedIsCounted(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]setup{"by method": single, "by class": singleLogging, "operations": operating} {
+		t.Run(name, func(t *testing.T) {
+			r := shared(t, s)
+			r.teachRow(t, generation, 0, 0)
+			r.answerFor("alice", spentOrLate)
+			r.teach(t, "throttle", "*|bob", time.Now().Add(time.Hour), 1)
+			for range 3 {
+				r.get(t, "X-User: alice")
+				r.get(t, "X-User: bob")
+			}
+			r.send(t, httpRequest("PUT", "/?bulk", "X-User: alice", "Content-Length: 0"))
+			bulk := "PUT"
+			if name == "operations" {
+				bulk = "/BULK"
+			}
+			for user, want := range map[string]map[string]int{"alice": {"GET": 3, bulk: 1}, "bob": {"GET": 3}} {
+				if diff := cmp.Diff(want, r.kinds(t, user, true)); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", user, diff)
+				}
+				if got := r.kinds(t, user, false); len(got) > 0 {
+					t.Errorf("%s: counted as admitted by credit: %v", user, got)
+				}
+				for second, e := range r.seconds(t, user) {
+					if e["gpt0"] != second || e["gpt1"] != 0 {
+						t.Errorf("%s: the entry of second %d is %v, want its second, and that it was not opened", user, second, e)
+					}
+				}
+			}
+		})
 	}
 }

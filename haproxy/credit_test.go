@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,6 +72,39 @@ func (r *rig) entry(t testing.TB, key string) map[string]int {
 	return e
 }
 
+// seconds are a user's entries of sluice_seconds, by second: fields of "show table" by name.
+func (r *rig) seconds(t testing.TB, user string) map[int]map[string]int {
+	t.Helper()
+	entries := map[int]map[string]int{}
+	for line := range strings.Lines(r.cli(t, "show table sluice_seconds")) {
+		e, second := map[string]int{}, 0
+		for _, f := range strings.Fields(line) {
+			name, value, _ := strings.Cut(f, "=")
+			if name == "key" {
+				if of, key, _ := strings.Cut(value, "|"); key == user {
+					second, _ = strconv.Atoi(of)
+				}
+			} else if n, err := strconv.Atoi(value); err == nil {
+				e[name] = n
+			}
+		}
+		if second > 0 {
+			entries[second] = e
+		}
+	}
+	return entries
+}
+
+// sum is the sum of a counter over all seconds of a user that HAProxy still knows.
+func (r *rig) sum(t testing.TB, user string, counter int) int {
+	t.Helper()
+	n := 0
+	for _, e := range r.seconds(t, user) {
+		n += e[fmt.Sprint("gpc", counter)]
+	}
+	return n
+}
+
 // lend has the agent give credit to a user, and waits for the second in which it begins.
 func (r *rig) lend(t testing.TB, user string, v vars, header ...string) {
 	t.Helper()
@@ -116,25 +150,16 @@ func (r *rig) native(t testing.TB, raw string) {
 	})
 }
 
-// Headers of answers, by which tests know the second, the ticket, the last ticket of that second and the generation
-// by which HAProxy admitted a request. Who was not let through by a ticket has none.
+// Headers of answers, by which tests know the second, the ticket of "*" and the generation by which HAProxy admitted a request.
+// Only requests admitted by credit have X-Credit.
 func telling(cfg string) string {
-	// The short way keeps less than that in variables.
-	for short, kept := range map[string]string{
-		"sc_inc_gpc(1,0),sub(":                                 "sc_inc_gpc(1,0),set-var(txn.test_ticket),sub(",
-		"sc_get_gpt(7,0),set-var(":                             "sc_get_gpt(7,0),set-var(txn.test_last),set-var(",
-		"date(3),sub(":                                         "date(),set-var(txn.sluice_now),add(3),sub(",
-		"sc_get_gpt(1,0),set-var(txn.sluice_read)":             "sc_get_gpt(1,0),set-var(txn.sluice_end),set-var(txn.sluice_read)",
-		"date(1) if sluice_renews":                             "date(1),set-var(txn.sluice_end) if sluice_renews",
-		"{ var(txn.sluice_user),table_gpt(0,sluice_credit) -m": "{ var(txn.sluice_user),table_gpt(0,sluice_credit),set-var(txn.sluice_credit) -m",
-	} {
-		cfg = strings.ReplaceAll(cfg, short, kept)
-	}
-	return strings.Replace(cfg, "    # Sluice-* headers are for answers.", `    http-response set-header X-End %[var(txn.sluice_end)]
-    http-response set-header X-Now %[var(txn.sluice_now)]
-    http-response set-header X-Ticket %[var(txn.test_ticket)] if !{ var(txn.sluice_asked) -m found }
-    http-response set-header X-Last %[var(txn.test_last)]
-    http-response set-header X-Generation %[var(txn.sluice_credit)]
+	cfg = strings.ReplaceAll(cfg, "sc_inc_gpc(0,1),set-var(", "sc_inc_gpc(0,1),set-var(txn.test_ticket),set-var(")
+	cfg = strings.ReplaceAll(cfg, "set-var(req.sluice_under)", "set-var(req.sluice_under),set-var(txn.test_under)")
+	return strings.Replace(cfg, "    # Sluice-* headers are for answers.", `    http-request set-var(txn.test_now) date()
+    http-response set-header X-Now %[var(txn.test_now)]
+    http-response set-header X-Credit yes if !{ var(txn.sluice_asked) -m found }
+    http-response set-header X-Ticket %[var(txn.test_ticket)]
+    http-response set-header X-Generation %[var(txn.test_under)]
     # Sluice-* headers are for answers.`, 1)
 }
 
@@ -145,29 +170,6 @@ func number(t testing.TB, a answer, field string) int {
 		t.Errorf("%s: %v", field, err)
 	}
 	return n
-}
-
-// admissions counts requests that were let through by tickets. Two maps by the last ticket of a second: how many requests, and
-// the end of that second. A thread may read an end just before the tickets are renewed, and draw one of the new ones: the last
-// ticket tells which second it is of, and whoever read the end later tells when that is.
-type admissions struct{ requests, ends map[int]int }
-
-func newAdmissions() admissions { return admissions{map[int]int{}, map[int]int{}} }
-
-func (a admissions) add(t testing.TB, got answer) {
-	t.Helper()
-	last := number(t, got, "X-Last")
-	a.requests[last]++
-	a.ends[last] = max(a.ends[last], number(t, got, "X-End"))
-}
-
-// bySecond is how many requests the tickets of each second let through.
-func (a admissions) bySecond() map[int]int {
-	admitted := map[int]int{}
-	for last, n := range a.requests {
-		admitted[a.ends[last]-1] += n
-	}
-	return admitted
 }
 
 // someSeconds runs a load for 2.2 s, which is one whole second at least, and again while the
@@ -194,13 +196,13 @@ func someSeconds(t testing.TB, load func(begun, end time.Time)) (calm bool) {
 // lending has credit, and four threads. Answers say by which ticket a request was admitted.
 var lending = setup{Config: Config{Identify: "header:X-User", Threads: 4}, edit: telling}
 
-// renewing is lending with few classes that have tickets, whose tickets the short way renews.
-var renewing = setup{Config: Config{Identify: "header:X-User", Threads: 4, CreditClasses: []string{"*", "GET", "PUT"}}, edit: func(cfg string) string { return telling(withPauses(cfg)) }}
+// fewClasses is lending with few classes that have tickets.
+var fewClasses = setup{Config: Config{Identify: "header:X-User", Threads: 4, CreditClasses: []string{"*", "GET", "PUT"}}, edit: func(cfg string) string { return telling(withPauses(cfg)) }}
 
-// logging is lending with an access log, and so without the short way.
+// logging is lending with an access log, and so without the rules that admit requests by their method.
 var logging = setup{Config: Config{Identify: "header:X-User", Threads: 4, Env: []string{accessLog, "SLUICE_RATELIMIT=all"}}, edit: telling}
 
-// operating has tickets of an operation class, and so no short way.
+// operating has tickets of an operation class, and so no rules that admit requests by their method.
 var operating = setup{Config: Config{
 	Identify: "header:X-User", Threads: 4, CreditClasses: []string{"*", "PUT", "LIST"}, Classes: []limits.Class{
 		{Name: "LIST", Any: []limits.Match{{Methods: []string{"GET"}, Query: []string{"list"}}}},
@@ -212,7 +214,7 @@ var operating = setup{Config: Config{
 // single has one thread: HAProxy's clock is the same for all requests. Requests can pause in it.
 var single = setup{Config: Config{Identify: "header:X-User"}, edit: withPauses}
 
-// singleLogging is single without the short way.
+// singleLogging is single without the rules that admit requests by their method.
 var singleLogging = setup{Config: Config{Identify: "header:X-User", Env: []string{accessLog}}, edit: withPauses}
 
 // HAProxy admits in each second what it has been given, neither more nor less, however
@@ -225,10 +227,10 @@ func TestCreditIsExact(t *testing.T) {
 		target  string
 		classes string
 	}{
-		{"short way", lending, "/", strings.Join(creditClasses(), " ")},
-		{"short way that renews", renewing, "/", "* GET PUT"},
+		{"by method", lending, "/", strings.Join(creditClasses(), " ")},
+		{"few classes", fewClasses, "/", "* GET PUT"},
 		{"fitted, all requests", fitted, "/", "*"},
-		{"long way", logging, "/", strings.Join(creditClasses(), " ")},
+		{"by class", logging, "/", strings.Join(creditClasses(), " ")},
 		{"operation", operating, "/?list", "* PUT LIST"},
 		{"addresses", manyOfAnAddress, "/", strings.Join(creditClasses(), " ")},
 	} {
@@ -239,27 +241,23 @@ func TestCreditIsExact(t *testing.T) {
 			alice := r.someone(nil)
 			r.lend(t, alice.name, credit(unlimited, nil).with("each_0", uint32(each)))
 			r.answerFor(alice.name, spentOrLate)
-			tickets := map[int]bool{}
 			var from, to int64
 			var admitted map[int]int // by the second
 			calm := someSeconds(t, func(begun, end time.Time) {
-				tally := newAdmissions()
+				admitted = map[int]int{}
+				tickets := map[[2]int]bool{}
 				from, to = begun.Unix(), end.Unix()
 				r.load(t, 16, end, nil, func(int) string { return httpGET(row.target, alice.header()) }, func(_ int, _ time.Time, a answer) {
 					if a.Status != 200 {
 						return
 					}
-					second, ticket := number(t, a, "X-End")-1, number(t, a, "X-Ticket")
-					if behind := second - number(t, a, "X-Now"); behind < 0 || behind > 1 {
-						t.Errorf("admitted in second %d by a ticket of %d", second-behind, second)
-					}
+					ticket := [2]int{number(t, a, "X-Now"), number(t, a, "X-Ticket")}
 					if tickets[ticket] {
 						t.Errorf("ticket %d was drawn twice", ticket)
 					}
 					tickets[ticket] = true
-					tally.add(t, a)
+					admitted[ticket[0]]++
 				})
-				admitted = tally.bySecond()
 				for second, n := range admitted {
 					if n > each {
 						t.Errorf("%d admitted in second %d, want %d at most", n, second, each)
@@ -267,8 +265,7 @@ func TestCreditIsExact(t *testing.T) {
 				}
 			})
 			for second := from + 1; calm && second < to; second++ {
-				// A ticket that was drawn as its second ended belongs to no second.
-				if n := admitted[int(second)]; n < each*9/10 {
+				if n := admitted[int(second)]; n < each {
 					t.Errorf("%d admitted in second %d, want %d", n, second, each)
 				}
 			}
@@ -283,7 +280,7 @@ func TestCreditIsExact(t *testing.T) {
 
 // A request that its class has no ticket for uses none of "*".
 func TestCreditOfClassBeforeAll(t *testing.T) {
-	for name, s := range map[string]setup{"short way": single, "long way": singleLogging} {
+	for name, s := range map[string]setup{"by method": single, "by class": singleLogging} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := joined(t, s)
@@ -291,7 +288,7 @@ func TestCreditOfClassBeforeAll(t *testing.T) {
 			alice := r.someone(nil)
 			r.lend(t, alice.name, credit(unlimited, map[string]uint32{"GET": 2}))
 			r.native(t, httpRequest("PUT", "/", alice.header(), "Content-Length: 0"))
-			before := r.entry(t, alice.name)
+			before := r.sum(t, alice.name, 0)
 			r.answerFor(alice.name, spentOrLate)
 			admitted, spent := 0, 0
 			for range 50 {
@@ -302,8 +299,7 @@ func TestCreditOfClassBeforeAll(t *testing.T) {
 					spent += int(q.Spent)
 				}
 			}
-			after := r.entry(t, alice.name)
-			if got := after["gpc1"] - before["gpc1"]; got != admitted || admitted == 0 {
+			if got := r.sum(t, alice.name, 0) - before; got != admitted || admitted == 0 {
 				t.Errorf("%d tickets of * drawn by %d requests, want as many", got, admitted)
 			}
 			if spent == 0 || admitted+spent > 50 {
@@ -320,7 +316,6 @@ func TestCreditOfMethods(t *testing.T) {
 	r.teachRow(t, generation, 0, 0)
 	alice := r.someone(nil)
 	r.lend(t, alice.name, credit(unlimited, nil))
-	before := r.entry(t, alice.name)
 	number := map[string]int{}
 	for i, class := range creditClasses() {
 		number[class] = i
@@ -333,10 +328,8 @@ func TestCreditOfMethods(t *testing.T) {
 		r.native(t, httpRequest(method, "/", alice.header(), "Content-Length: 0"))
 		drawn[class]++
 	}
-	after := r.entry(t, alice.name)
 	for class, want := range drawn {
-		field := fmt.Sprint("gpc", 1+number[class])
-		if got := after[field] - before[field]; got != want {
+		if got := r.sum(t, alice.name, number[class]); got != want {
 			t.Errorf("%d tickets of %s drawn, want %d", got, class, want)
 		}
 	}
@@ -378,68 +371,80 @@ func TestCreditPlaces(t *testing.T) {
 	g.let(100)
 }
 
-// When the agent has withdrawn credit and read the count of tickets, no request is
-// admitted by one that is not in the count.
+// When the agent has withdrawn credit and read the count of tickets, no request is admitted by a ticket that is not in the
+// count. Many connections of one user spend their credit on four threads, and every few milliseconds it is withdrawn, and given
+// under another generation.
 func TestCreditWithdrawn(t *testing.T) {
 	t.Parallel()
-	const users, rounds = 6, 3
-	r := shared(t, lending)
-	g := generation
-	r.answerTold(func(told) vars { return credit(unlimited, nil).with("credit", uint32(g)) })
-	r.teachRow(t, g, 0, 0)
-	type lease struct {
-		user       string
-		generation int
-	}
-	highest := map[lease]int{}
-	counts := map[lease]int{}
-	until := time.Now().Add((rounds*2 + 1) * time.Second)
-	var load sync.WaitGroup
-	var mu sync.Mutex
-	for u := range users {
-		user := fmt.Sprint("user-", u)
-		load.Go(func() {
-			r.load(t, 4, until, nil, func(int) string { return httpGET("/", "X-User: "+user) }, func(_ int, _ time.Time, a answer) {
-				mu.Lock()
-				defer mu.Unlock()
-				if a.Status == 200 && a.Header.Get("X-Ticket") != "" {
-					of := lease{user, number(t, a, "X-Generation")}
-					highest[of] = max(highest[of], number(t, a, "X-Ticket"))
-				}
-			})
-		})
-	}
-	for range rounds {
-		// Every user has tickets of this generation.
-		testkit.Eventually(t, "tickets", func() error {
-			for u := range users {
-				if e := r.entry(t, fmt.Sprint("user-", u)); e["gpt0"] != g || e["gpt5"] != 1 {
-					return fmt.Errorf("user-%d: %v", u, e)
-				}
+	for _, row := range []struct {
+		name    string
+		setup   setup
+		mistake bool
+	}{
+		{"by method", setup{Config: lending.Config, edit: reopening}, false},
+		{"by class", setup{Config: logging.Config, edit: reopening}, false},
+		// How often this variant leaks depends on the machine: TestCreditWithdrawnBehindATicket finds the mistake for certain.
+		{"without the last condition", setup{Config: lending.Config, edit: func(cfg string) string {
+			return strings.ReplaceAll(reopening(cfg), " sluice_place sluice_unchanged", " sluice_place")
+		}}, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			times, admitted, leaks := withdrawals(t, row.setup)
+			t.Logf("%d withdrawals, %d requests admitted, %d leaks", times, admitted, leaks)
+			if leaks > 0 && !row.mistake || times < 20 || admitted < times {
+				t.Errorf("%d withdrawals, %d requests admitted, %d leaks; want many, many and none", times, admitted, leaks)
 			}
-			return nil
 		})
-		// The agent takes them back and gives none for the moment.
-		r.answerTold(nil)
-		for u := range users {
-			user := fmt.Sprint("user-", u)
-			r.set(t, "sluice_credit", user, "data.gpt 0")
-			counts[lease{user, g}] = r.entry(t, user)["gpc1"]
+	}
+}
+
+// reopening opens a second again under each generation of its user's credit, so that credit can be given more than once in it.
+func reopening(cfg string) string {
+	track := "    http-request track-sc1 date(),concat(|,txn.sluice_user) table sluice_seconds if { sc_get_gpt(0,0) -m bool }\n"
+	return strings.Replace(telling(cfg), track, track+"    http-request sc-set-gpt(1,1) sc_get_gpt(0,0) if { sc_get_gpt(0,0) -m bool }\n", 1)
+}
+
+func withdrawals(t *testing.T, s setup) (times, admitted, leaks int) {
+	t.Helper()
+	r := shared(t, s)
+	r.teachRow(t, generation, 0, 0)
+	r.lend(t, "alice", credit(unlimited, nil))
+	r.answerFor("alice", spentOrLate)
+	type use struct{ generation, second, ticket int }
+	var uses []use
+	var load sync.WaitGroup
+	until := time.Now().Add(4 * time.Second)
+	load.Go(func() {
+		r.load(t, 24, until, nil, func(int) string { return httpGET("/", "X-User: alice") }, func(_ int, _ time.Time, a answer) {
+			if a.Header.Get("X-Credit") != "" && a.Status == 200 {
+				uses = append(uses, use{number(t, a, "X-Generation"), number(t, a, "X-Now"), number(t, a, "X-Ticket")})
+			}
+		})
+	})
+	// What was drawn of each second when a generation was withdrawn.
+	type withdrawal struct{ generation, second int }
+	drawn := map[withdrawal]int{}
+	g := generation
+	for ; time.Now().Before(until); g++ {
+		r.runtime(t, fmt.Sprintf("set table sluice/credit key ~ data.gpt0 %d; set table sluice_credit key alice data.gpt %d", g, g))
+		time.Sleep(5 * time.Millisecond)
+		now := int(time.Now().Unix())
+		command := "set table sluice_credit key alice data.gpt 0"
+		for second := now - 1; second <= now+1; second++ {
+			command += fmt.Sprintf("; show table sluice_seconds key %d|alice", second)
 		}
-		g++
-		next := uint32(g)
-		r.teachRow(t, g, 0, 0)
-		r.answerTold(func(told) vars { return credit(unlimited, nil).with("credit", next) })
+		for _, line := range regexp.MustCompile(`key=(\d+)\|alice .* gpc0=(\d+)`).FindAllStringSubmatch(r.runtime(t, command), -1) {
+			second, _ := strconv.Atoi(line[1])
+			drawn[withdrawal{g, second}], _ = strconv.Atoi(line[2])
+		}
 	}
 	load.Wait()
-	if len(counts) != users*rounds {
-		t.Fatalf("%d leases withdrawn, want %d", len(counts), users*rounds)
-	}
-	for of, count := range counts {
-		if highest[of] > count || highest[of] == 0 {
-			t.Errorf("%+v: ticket %d admitted a request, and the count that was read is %d", of, highest[of], count)
+	for _, u := range uses {
+		if u.ticket > drawn[withdrawal{u.generation, u.second}] {
+			leaks++
 		}
 	}
+	return g - generation, len(uses), leaks
 }
 
 // set writes an entry of a table by the socket that the agent uses.

@@ -64,7 +64,7 @@ func TestForLimits(t *testing.T) {
 	}
 }
 
-// Limits of addresses leave the short way out. The rule that tells which names are keys keeps its condition then, or a client could
+// Behind limits of addresses, credit is looked at when the request has a class. The rule that tells which names are keys keeps its condition then, or a client could
 // name itself as an exempt user is known in tables.
 func TestNamesAreCheckedBesideLimitsOfAddresses(t *testing.T) {
 	c := Config{Fitted: true, Identify: "header:X-User", Addresses: limits.AddressLimits{Requests: 1}}

@@ -29,7 +29,8 @@ func TestMetricsSayHowFullTheTablesAre(t *testing.T) {
 			`haproxy_sticktable_size{name="sluice/block",type="string"} 204800`,
 			`haproxy_sticktable_used{name="sluice/active",type="string"} 1`, // alice
 			`haproxy_sticktable_size{name="sluice_share",type="string"} 204800`,
-			`haproxy_sticktable_size{name="sluice_clock",type="string"} 204800`,
+			`haproxy_sticktable_size{name="sluice_credit",type="string"} 204800`,
+			`haproxy_sticktable_size{name="sluice_seconds",type="string"} 1048576`,
 			`haproxy_backend_requests_denied_total{proxy="asked"} 1`, // the refused one
 		} {
 			if !strings.Contains(body, want+"\n") {

@@ -7,6 +7,3 @@ import "github.com/sluice-qos/sluice/pkg/limits"
 func (c Config) lendsShares() bool {
 	return c.Addresses == (limits.AddressLimits{}) && (!c.Fitted || c.Bandwidth)
 }
-
-// shareElements are behind those of the classes: the first is the share down, the second up.
-func shareElements(classes int) (down, up int) { return 6 + 2*classes, 7 + 2*classes }

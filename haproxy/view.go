@@ -47,20 +47,20 @@ type view struct {
 	Limits   limits.AddressLimits
 	Costs    costView
 
-	Hold               bool // some user's bandwidth is limited
-	LendsShares        bool // credit has shares of bandwidth
-	ShareDown, ShareUp int  // elements of the shares in an entry of sluice_credit
-	UnheardCounter     int  // sticky counter for users about whom no agent answered
-	SmallBuffers       int  // bytes of a buffer before HAProxy 2.7
+	Hold           bool // some user's bandwidth is limited
+	LendsShares    bool // credit has shares of bandwidth
+	UnheardCounter int  // sticky counter for users about whom no agent answered
+	SmallBuffers   int  // bytes of a buffer before HAProxy 2.7
 
 	AddressesLimited bool   // the limits of addresses use sticky counter 2
-	AddressTickets   bool   // addresses draw tickets: tables are asked first, and no short way
+	AddressTickets   bool   // addresses draw tickets: tables are asked first
+	CreditFirst      bool   // credit is looked at before the request has a class: neither addresses nor operations have tickets
 	AddressStore     string // what an entry of sluice_address holds,
 	AddressExpire    int64  // and for how many seconds
 	Answers          []addressAnswer
 
-	ShortFirst         bool   // health checks come after the short way
-	NameInline         bool   // the short way reads the user's name in its header
+	ShortFirst         bool   // health checks come after the rules of users with credit
+	NameInline         bool   // the rules of users with credit read the name in its header
 	Header, HeaderCase string // of NameInline
 	ReadsCredentials   bool   // credentials may be unreadable, and names may need a digest
 
@@ -71,7 +71,7 @@ type view struct {
 func (c Config) newView() (view, error) {
 	v := view{
 		Folder: ".", Fitted: c.Fitted, Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth, LendsShares: c.lendsShares(),
-		UnheardCounter: 2, SmallBuffers: 65536, ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
+		UnheardCounter: 1, SmallBuffers: 65536, ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
 	}
 	chain, err := ParseIdentify(cmp.Or(c.Identify, TryOut))
 	if err != nil {
@@ -94,12 +94,12 @@ func (c Config) newView() (view, error) {
 			Presigned: !c.Fitted || slices.ContainsFunc(chain, func(i Identifier) bool { return i.Kind == "s3" }), Alone: c.Fitted && len(chain) == 1 && !i.readsCredentials(),
 		})
 	}
-	v.ShareDown, v.ShareUp = shareElements(len(c.creditClasses()))
+	v.CreditFirst = !v.AddressTickets && len(v.Credit.Operations) == 0
 	v.ShortFirst = c.Fitted && !v.AddressesLimited
 	if v.ShortFirst && len(chain) == 1 && chain[0].Kind == "header" && !v.Hold {
 		v.NameInline, v.Header, v.HeaderCase = true, v.Chain[0].Param, v.Chain[0].Case
 	}
-	// Sticky counter 2 belongs to the addresses: users about whom no agent answered have counter 0.
+	// Counters 1 and 2 are for requests in progress and for their addresses.
 	if v.AddressesLimited {
 		v.UnheardCounter = 0
 	}
@@ -112,6 +112,22 @@ func (c Config) newView() (view, error) {
 	v.ExemptPaths = !c.Fitted || slices.ContainsFunc(c.Exempt.Paths, func(path string) bool { return !folder(path) })
 	v.ExemptHere = v.ExemptAddresses || v.ExemptPaths
 	return v, nil
+}
+
+// A byMethod is the rules that admit requests by their method, unless a condition holds.
+type byMethod struct {
+	Into   bool
+	Fast   []fastRule
+	Unless string
+}
+
+// ByMethod is the rules that admit requests by their method, with one more condition. In a frontend of somebody's own, requests
+// whose bodies may be held are admitted by later rules, which hold them.
+func (v view) ByMethod(unless string) byMethod {
+	if v.Into && v.LendsShares {
+		unless += " !sluice_body_up"
+	}
+	return byMethod{v.Into, v.Credit.Fast, unless}
 }
 
 // render executes a template, or one of its blocks.

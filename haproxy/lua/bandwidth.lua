@@ -13,7 +13,7 @@
 
 local Clock = require("bandwidth_clock")
 -- The first of Sluice's sticky counters is an argument where a configuration uses counter 0 itself.
-Clock.counter = 1 + (tonumber((...)) or 0)
+Clock.counter = tonumber((...)) or 0
 
 local UNIT = 64
 -- How often a user's entry in the table is looked at, ms.
@@ -155,7 +155,7 @@ local function arm(dir, side)
 	return function(txn)
 		local f, name, share = filters[running()], txn:get_var("txn.sluice_user"), txn:get_var(share_var)
 		if not f or not name or not share then return end
-		if not txn.f:sc_get_gpt(dir.number, Clock.counter) then return end -- the table is full: not limited
+		if not txn.f:sc_get_gpt(4 + dir.number, Clock.counter) then return end -- the table is full: not limited
 		local t = now()
 		local u = user(name, t)
 		u[dir.own] = share

@@ -9,7 +9,7 @@
 -- Each thread of HAProxy has its own Lua and sees only its own streams: what all must
 -- agree on is in stick-table counters, which add atomically in every HAProxy since
 -- 2.5. Lua can add one to them, and only configuration rules can set a value, hence:
---   gpt(d)      base, ms; set when a request finds that the user has been idle
+--   gpt(4+d)    base, ms; set when a request finds that the user has been idle
 --   gpc(2d)     tickets sold
 --   gpc(2d+1)   skips of SKIP ms: the time in which transfers did not use their share
 -- with d 0 for down and 1 for up. They are of 32 bits, and so is time here: milliseconds
@@ -38,7 +38,7 @@ Clock.GRACE = 16
 -- have lost tickets, LATE - GRACE ago at most. At the soonest it is HAProxy's resolution.
 Clock.LATEST, Clock.SOONEST = 80, 1
 -- The sticky counter by which the user is tracked.
-Clock.counter = 1
+Clock.counter = 0
 
 local TICKET, SKIP, LATE, LEAST, SLOWEST = Clock.TICKET, Clock.SKIP, Clock.LATE, Clock.LEAST, Clock.SLOWEST
 local SMALL, SMALL_MOST, QUICK, AHEAD = Clock.SMALL, Clock.SMALL_MOST, Clock.QUICK, Clock.AHEAD
@@ -58,7 +58,7 @@ end
 function Clock.new(d, rate)
 	return {
 		rate = rate,
-		base = d, -- gpt
+		base = 4 + d, -- gpt
 		sold = 2 * d, -- gpc
 		skipped = 2 * d + 1, -- gpc
 		credit = 0, -- bytes that were bought and are left

@@ -5,7 +5,7 @@ local WRAP = 4294967296
 
 -- counters are HAProxy's, of one user, with the same names.
 local function counters(base)
-	local f = { gpt = { [0] = base or 0, base or 0 }, gpc = { [0] = 0, 0, 0, 0 } }
+	local f = { gpt = { [4] = base or 0, [5] = base or 0 }, gpc = { [0] = 0, 0, 0, 0 } }
 	function f:sc_get_gpt(i) return self.gpt[i] end
 	function f:sc_get_gpc(i) return self.gpc[i] end
 	function f:sc_inc_gpc(i)
@@ -77,7 +77,7 @@ function tests.wrap()
 	for _, start in ipairs({ WRAP - 500, 0, 1000 }) do
 		local f, c = counters(start), Clock.new(0, 1000000)
 		f.gpc[0] = WRAP - 50
-		f.gpt[0] = (start + 200) % WRAP -- 50 tickets of 4 ms later: the next one is due at start
+		f.gpt[4] = (start + 200) % WRAP -- 50 tickets of 4 ms later: the next one is due at start
 		equal("rebase", Clock.rebase(c, start, f), nil)
 		near("total", sum(run(f, { sender(c), sender(c) }, start, start + 2000, 5000)), 2000000, 20000)
 	end
@@ -190,11 +190,11 @@ end
 function tests.rebase_while_another_thread_skips()
 	local f, c = counters(0), Clock.new(0, 1000000)
 	local base = Clock.rebase(c, 11000, { sc_get_gpt = function() return 1000 end, sc_get_gpc = function() return 0 end })
-	f.gpt[0] = 1000
+	f.gpt[4] = 1000
 	local inc = f.sc_inc_gpc
 	function f:sc_inc_gpc(i)
 		local n = inc(self, i)
-		if i == c.skipped and n == 3 then self.gpt[0] = base end
+		if i == c.skipped and n == 3 then self.gpt[4] = base end
 		return n
 	end
 	local s = { left = 0 }

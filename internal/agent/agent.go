@@ -33,7 +33,7 @@ type Agent struct {
 	names    *names
 	exchange *exchange
 	starts   *starts
-	tallies  *tallies // nil: HAProxy admits nothing by itself
+	seconds  *secondReader // nil: HAProxy admits nothing by itself
 	peers    *peers.Client
 	runtime  runtimeAPI // nil: HAProxy gets no credit
 	spop     *spop.Server
@@ -79,8 +79,8 @@ func New(o Options) (*Agent, error) {
 	if o.Runtime != "" {
 		client := runtimeapi.New(o.Runtime)
 		a.runtime = client
-		a.tallies = newTallies(client, a.clock, a.limiter.inForce.limitsOf, a.starts, a.metrics, o.Logger)
-		a.tallies.hearers = tallyHearers{natives: a.takeNativeCounts, inherited: a.takeInherited, present: a.presentByCredit, absent: a.forgetPlaces}
+		a.seconds = newSecondReader(client, a.limiter.inForce.limitsOf, a.metrics, o.Logger)
+		a.seconds.hearers = creditHearers{natives: a.takeNativeCounts, inherited: a.takeInherited, present: a.presentByCredit, absent: a.forgetPlaces}
 	}
 	if o.Costs != "" {
 		a.settler = costfeed.New(costfeed.Options{Apply: a.settle, Unheard: a.takeUnheard, Logger: o.Logger, Registerer: o.Registerer})
@@ -131,7 +131,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.readLimits,
 	)
 	if a.runtime != nil {
-		loops = append(loops, a.runWithdrawals, a.tallies.run)
+		loops = append(loops, a.runWithdrawals, a.seconds.watch)
 	}
 	return daemon.Run(working, loops...)
 }

@@ -54,6 +54,16 @@ func (b *byTier) add(of series, n int64) {
 	c.since.Add(n)
 }
 
+// addTo counts n requests that are of counts, which were taken before.
+func (b *byTier) addTo(counts map[series]int64, of series, n int64) {
+	c, ok := (*b.seen.Load())[of]
+	if !ok {
+		c = b.firstCounter(of)
+	}
+	c.Add(float64(n))
+	counts[of] += n
+}
+
 // takeCounts is what was counted since the last call, of each of the series.
 func (b *byTier) takeCounts() map[series]int64 {
 	counts := map[series]int64{}

@@ -39,8 +39,9 @@ func (g *grant) answer(r *spop.Request) {
 // credits is what HAProxy may admit by itself: of whom it has been told, and from whom it
 // was taken back. The limiter's lock guards it.
 type credits struct {
-	generation uint32 // of the credit that HAProxy renews; never 0
-	classes    string // of the configuration that asked last
+	generation uint32       // of the credit in force; never 0
+	classes    string       // of the configuration that asked last
+	kinds      requestKinds // of the HAProxy that was read last
 
 	granted     recent[time.Time]      // users whom an answer has just brought credit
 	withdrawals map[string]*withdrawal // by user
@@ -86,8 +87,6 @@ func (c *haproxyCredit) status(possible bool) ratelimit.Credit {
 	// be given some at any time: without news of any it is withheld.
 	case c.spent:
 		return ratelimit.Spent
-	case c.lapsed > 0:
-		return ratelimit.Lapsed
 	case c.places.Lent:
 		return ratelimit.Uncertain
 	}

@@ -47,6 +47,7 @@ type fakeRuntime struct {
 	err       error
 	process   uint64
 	entries   map[string]runtimeapi.Entry
+	seconds   map[string]runtimeapi.Entry // by runtimeapi.SecondKey
 	withdrawn []string
 	second    uint32 // of the last withdrawal
 	behind    func() // happens once HAProxy has withdrawn, and before its answer is there
@@ -58,7 +59,7 @@ func (f *fakeRuntime) Variable(context.Context, string) (string, uint64, error) 
 	return "", f.process, f.err
 }
 
-func (f *fakeRuntime) Withdraw(_ context.Context, second uint32, keys []string) ([]runtimeapi.Entry, error) {
+func (f *fakeRuntime) Withdraw(_ context.Context, granted uint32, keys []string, seconds ...int64) ([]runtimeapi.Withdrawal, error) {
 	f.mu.Lock()
 	if f.behind != nil {
 		defer f.behind() // runs last
@@ -68,13 +69,21 @@ func (f *fakeRuntime) Withdraw(_ context.Context, second uint32, keys []string) 
 	if f.err != nil {
 		return nil, f.err
 	}
-	f.withdrawn, f.second = append(f.withdrawn, keys...), second
+	f.withdrawn, f.second = append(f.withdrawn, keys...), granted
 	for _, key := range keys {
 		if e := f.entries[key]; len(e.GPT) > 0 {
 			e.GPT[0] = 0
 		}
 	}
-	return f.read(keys), nil
+	var withdrawals []runtimeapi.Withdrawal
+	for _, e := range f.read(keys) {
+		w := runtimeapi.Withdrawal{Entry: e}
+		for _, second := range seconds {
+			w.Seconds = append(w.Seconds, f.seconds[runtimeapi.SecondKey(e.Key, second)])
+		}
+		withdrawals = append(withdrawals, w)
+	}
+	return withdrawals, nil
 }
 
 func (f *fakeRuntime) Read(_ context.Context, _ string, keys []string) ([]runtimeapi.Entry, error) {
@@ -98,9 +107,10 @@ func (f *fakeRuntime) has(user string, active int, all, get, each uint32) {
 	defer f.mu.Unlock()
 	f.entries[user] = runtimeapi.Entry{
 		Found: true, ConnCur: active,
-		GPT: []uint32{1, uint32(time.Now().Unix() + 1), 0, 20, 1, 1, each, each, each, each},
-		GPC: []uint32{0, all, get},
+		GPT: []uint32{1, 20, 0, 1, 0, 0, each, each},
 	}
+	now := time.Now().Unix()
+	f.seconds = map[string]runtimeapi.Entry{runtimeapi.SecondKey(user, now): {Found: true, GPT: []uint32{uint32(now), 1}, GPC: []uint32{all, get}}}
 }
 
 // hasWithoutCredit sets HAProxy's entry of a user whose credit was taken back.
@@ -468,7 +478,7 @@ func TestInheritedRequestsCount(t *testing.T) {
 	})
 }
 
-// Credit of other limits, or of another number of instances, is not renewed.
+// Credit of other limits, or of another number of instances, is of another generation.
 func TestGenerations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newCreditRig(t, 2)
@@ -519,7 +529,7 @@ func TestNoMoreWithdrawalsThanAreRemembered(t *testing.T) {
 	})
 }
 
-// Who loses credit has none in the next second either, however short the hint: the short way of
+// Who loses credit has none in the next second either, however short the hint:
 // haproxy.cfg counts on that.
 func TestCreditIsNotGivenAgainAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -537,25 +547,72 @@ func TestCreditIsNotGivenAgainAtOnce(t *testing.T) {
 	})
 }
 
-func TestSpentOf(t *testing.T) {
+func TestTicketsSpent(t *testing.T) {
 	for _, tt := range []struct {
-		name                           string
-		fresh, each, last, drawn, want uint32
+		name                  string
+		each, drawn, admitted uint32
+		want                  int
 	}{
-		{"nothing", 1, 10, 110, 100, 0},
-		{"some", 1, 10, 110, 103, 3},
-		{"all, and refused ones", 1, 10, 110, 150, 10},
-		{"begun while no agent answered", 1, 10, 140, 105, 5},
-		{"counters that began anew", 1, 10, 4, 1<<32 - 1, 5},
-		{"not begun yet", 0, 10, 110, 103, 0},
+		{"nothing", 10, 0, 0, 0},
+		{"some", 10, 3, 3, 3},
+		{"some that are not counted yet", 10, 3, 1, 3},
+		{"all, and refused ones", 10, 50, 10, 10},
+		{"while no agent answered", 10, 35, 33, 35},
+		{"while no agent answered, and refused ones", 10, 50, 40, 40},
 	} {
-		e := &runtimeapi.Entry{GPT: []uint32{1, 0, 0, 0, 4, tt.fresh, tt.each, tt.last}, GPC: []uint32{0, tt.drawn}}
-		if got := ticketsSpent(e, 0); got != int(tt.want) {
-			t.Errorf("%s: spentOf = %d, want %d", tt.name, got, tt.want)
+		e, second := &runtimeapi.Entry{GPT: []uint32{1, 0, 0, 4, 0, 0, 99, tt.each}}, &runtimeapi.Entry{GPT: []uint32{5, 1}, GPC: []uint32{77, tt.drawn}}
+		if got := ticketsSpent(e, second, 1, int(tt.admitted)); got != tt.want {
+			t.Errorf("%s: ticketsSpent() = %d, want %d", tt.name, got, tt.want)
 		}
 	}
-	if got := ticketsSpent(&runtimeapi.Entry{}, 3); got != 0 {
-		t.Errorf("spentOf without an entry = %d, want 0", got)
+	if got := ticketsSpent(&runtimeapi.Entry{}, &runtimeapi.Entry{}, 3, 0); got != 0 {
+		t.Errorf("ticketsSpent() without an entry = %d, want 0", got)
+	}
+	kinds, err := parseKinds("2 GET PUT GET/LIST /BULK")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := &runtimeapi.Entry{GPC: []uint32{90, 90, 1, 2, 4, 8, 90, 90}}
+	for class, want := range map[string]int{"*": 15, "GET": 5, "PUT": 2, "LIST": 4, "BULK": 8, "POST": 0} {
+		if got := kinds.admitted(second, class); got != want {
+			t.Errorf("%d admitted of %s, want %d", got, class, want)
+		}
+	}
+}
+
+// The last second that HAProxy has opened counts, of those that were read: its clock may be ahead of the cluster's.
+func TestWithdrawalOfASecond(t *testing.T) {
+	for name, tt := range map[string]struct {
+		opened []int64 // seconds after the cluster's
+		want   int     // of 40 GETs that are left then
+	}{
+		"none": {nil, 40}, "the one before": {[]int64{-1}, 40}, "the present one": {[]int64{-1, 0}, 37}, "the next one as well": {[]int64{0, 1}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, f := newCreditRig(t, 1)
+				if got := r.credited("alice", nil); got.credit == nil {
+					t.Fatal("no credit was given")
+				}
+				time.Sleep(time.Second)
+				f.has("alice", 0, 3, 3, 40)
+				f.seconds = map[string]runtimeapi.Entry{}
+				for _, after := range tt.opened {
+					second := time.Now().Unix() + after
+					f.seconds[runtimeapi.SecondKey("alice", second)] = runtimeapi.Entry{Found: true, GPT: []uint32{uint32(second), 1}, GPC: []uint32{3, 3}}
+				}
+				lent := func(q *question) { q.credit.places = concurrency.Places{Lent: true, Here: 1, Places: credit.Unlimited} }
+				allowed := 0
+				for range 45 {
+					if r.credited("alice", lent).allowed {
+						allowed++
+					}
+				}
+				if allowed != tt.want {
+					t.Errorf("%d allowed, want %d", allowed, tt.want)
+				}
+			})
+		})
 	}
 }
 
@@ -625,7 +682,7 @@ func TestCreditOfBeforeIsNotTakenBack(t *testing.T) {
 }
 
 // HAProxy says that its credit is over by a generation that is not this agent's any more. It may yet be
-// taught one in between, and renew by that one.
+// taught one in between, and open the second by that one.
 func TestCreditOfBeforeByAnotherGeneration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, f := newCreditRig(t, 1)
@@ -642,10 +699,36 @@ func TestCreditOfBeforeByAnotherGeneration(t *testing.T) {
 	})
 }
 
+// A question that says so may be older than an answer that has just brought credit of this generation.
+func TestCreditOfBeforeThatIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newCreditRig(t, 1)
+		r.force(parse(t, creditLimits))
+		time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(2*time.Second + 200*time.Millisecond)))
+		of := r.overSince(r.limiter.credits.generation)
+		isOver := func() (over bool) {
+			n := needs{question: question{user: "alice"}}
+			of(&n.question)
+			r.limiter.update(func(now time.Time) { over = r.limiter.creditIsOver(now, &n, "alice") })
+			return over
+		}
+		if !isOver() {
+			t.Error("credit of an older generation is not over")
+		}
+		if got := r.credited("alice", of); got.credit == nil {
+			t.Fatal("no credit was given")
+		}
+		if isOver() {
+			t.Error("credit that was just given is over")
+		}
+	})
+}
+
 // overSince is a question of a user whose credit is over, for HAProxy goes by a generation that is not theirs.
 func (r *rig) overSince(generation uint32) func(*question) {
 	return func(q *question) {
 		q.credit.places, q.credit.lapsed = concurrency.Places{Lent: true, Here: 1, Places: credit.Unlimited}, generation
+		q.credit.second = time.Now().Unix()
 	}
 }
 

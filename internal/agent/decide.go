@@ -199,20 +199,30 @@ func (l *limiter) askCores(n *needs, rates *rates) {
 // believedCredit is what the core may believe of a key's credit: HAProxy tells what it has,
 // and not what it is about to have, or to lose; l.mu is held.
 func (l *limiter) believedCredit(now time.Time, n *needs, t *tokens) ratelimit.Credit {
-	switch t.credit {
-	case ratelimit.Withheld:
-		// It is being taken back, and nobody knows yet what was spent of it.
-		if w := l.credits.withdrawals[t.key]; w != nil && w.told == 0 {
-			return ratelimit.Uncertain
+	switch w := l.credits.withdrawals[t.key]; {
+	// It is being taken back, and nobody knows yet what was spent of it.
+	case t.credit == ratelimit.Withheld && w != nil && w.told == 0:
+		return ratelimit.Uncertain
+	case t.credit == ratelimit.Uncertain && l.creditIsOver(now, n, t.key):
+		// As if it was withdrawn before this second. New credit begins with the next one.
+		for r := range l.inForce.limitsOf(t.key).Rates() {
+			l.coresOf(t.key).tokens.Recalled(now, t.key, r, now.Unix(), 0, now.Unix())
 		}
-	case ratelimit.Lapsed:
-		// HAProxy may yet be taught a generation between the one it spoke of and this agent's, and
-		// renew credit of that one. Or credit may have been in force in the cluster's second.
-		if n.credit.lapsed != l.credits.generation || now.Unix() < l.clusterSecond(time.Now()) {
-			return ratelimit.Uncertain
-		}
+		return ratelimit.Withheld
 	}
 	return t.credit
+}
+
+// creditIsOver reports whether a user's credit is of an older generation, by which this second was not opened and no second will
+// be; l.mu is held.
+func (l *limiter) creditIsOver(now time.Time, n *needs, user string) bool {
+	// The question may be older than an answer that has just brought credit of this generation.
+	if at, just := l.credits.granted.get(user); just && now.Sub(at) < grantAgain {
+		return false
+	}
+	// HAProxy may yet be taught a generation between the one in its question and this agent's, and open the second by credit of that
+	// one. A late thread's question is of another second than the cluster's.
+	return n.credit.lapsed == l.credits.generation && now.Unix() == l.clusterSecond(time.Unix(n.credit.second, 0))
 }
 
 // allOrNone decides what is not decided yet, which waits no longer. If anything is

@@ -103,15 +103,18 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		}
 		// The counts stay: the first report after the loss has all of them.
 		if a.limiter.allLost() {
+			a.readSecond(ctx, a.clock.Now().Unix()-1, nil, nil, nil)
 			continue
 		}
 		second := a.clock.Now().Unix() - 1
 		// Polygens take a message about more for malformed (bus.decodeStarts).
 		span := min(time.Since(last), time.Hour)
 		last = time.Now()
-		reports := a.starts.take()
+		taken, started, refused := a.starts.take(), a.metrics.started.takeCounts(), a.metrics.refusedByTier.takeCounts()
+		a.readSecond(ctx, second, taken, started, refused)
+		reports := taken.sorted()
 		a.raiseInProgress(reports)
-		events := buckets.countSecond(reports, a.metrics.started.takeCounts(), a.metrics.turnedAway.takeCounts(), func(user string) string { return a.limiter.inForce.limitsOf(user).Tier })
+		events := buckets.countSecond(reports, started, refused, func(user string) string { return a.limiter.inForce.limitsOf(user).Tier })
 		events.Second = second
 		reports = reports[:min(len(reports), maxReported)]
 		a.metrics.startedUsers.Set(float64(len(reports)))
@@ -128,6 +131,42 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 			a.options.Logger.Debug("starts and ends not reported", slog.Any("error", err))
 		}
 	}
+}
+
+// readSecond adds what HAProxy has admitted by itself in a second that has just ended, and what it has answered with a refusal, its
+// own and the agent's, to what was taken of the second, or if that is nil, to what is counted now.
+func (a *Agent) readSecond(ctx context.Context, second int64, taken secondOfStarts, started, refused map[series]int64) {
+	// HAProxy's second of that number: see clusterSecond.
+	second -= int64(a.clock.Offset().Round(time.Second) / time.Second)
+	if a.seconds == nil || !daemon.Sleep(ctx, time.Until(time.Unix(second+1, 0).Add(readAfter))) {
+		return
+	}
+	sink := secondSink{inProgress: func(user string, n int) { a.starts.inCredit(user, int64(n)) }}
+	sink.admitted = func(c counted) {
+		tier := a.limiter.inForce.limitsOf(c.user).Tier
+		of := series{tier, c.kind.verb, c.kind.operation}
+		if taken == nil {
+			a.starts.countStarts(c.user, c.kind.verb, c.kind.operation, c.n)
+			a.metrics.started.add(of, c.n)
+		} else {
+			taken.add(c.user, c.kind.verb, c.kind.operation, c.n, 0)
+			a.metrics.started.addTo(started, of, c.n)
+		}
+		a.metrics.credited.Add(float64(c.n))
+		a.metrics.byTier.add(outcome(tier, "credit", ""), c.n)
+	}
+	sink.refused = func(c counted) {
+		of := series{a.limiter.inForce.limitsOf(c.user).Tier, c.kind.verb, c.kind.operation}
+		if taken == nil {
+			a.starts.countRefused(c.user, c.kind.verb, c.kind.operation, c.n)
+			a.metrics.refusedByTier.add(of, c.n)
+		} else {
+			taken.add(c.user, c.kind.verb, c.kind.operation, 0, c.n)
+			a.metrics.refusedByTier.addTo(refused, of, c.n)
+		}
+	}
+	a.seconds.read(ctx, second, sink)
+	a.limiter.update(func(time.Time) { a.limiter.credits.kinds = a.seconds.kinds })
 }
 
 // raiseInProgress sets the requests in progress of users with such a limit to what is believed:

@@ -26,11 +26,6 @@ func (a *Agent) nextGeneration() {
 	if c.generation++; c.generation >= 1<<31 {
 		c.generation = 1
 	}
-	now := a.clock.Now()
-	for _, s := range a.limiter.allCores() {
-		s.tokens.NextGeneration(now)
-	}
-	// After the cores: once HAProxy renews credit of the new one, they must know of it.
 	a.teachCredit()
 }
 

@@ -233,7 +233,7 @@ func (a *Agent) takeInstances(now time.Time, r redisbus.Registry) {
 	}
 	a.membership.listed = r.Now
 	a.metrics.instances.Set(float64(len(r.Instances)))
-	// Each part of a limit is another one from here on: credit of the old parts must not be renewed.
+	// Each part of a limit is another one from here on: credit of the old parts must end with this second.
 	if n := int64(len(r.Instances)); a.limiter.inForce.instances.Swap(n) != n {
 		a.nextGeneration()
 	}

@@ -41,7 +41,7 @@ type verdictMetrics struct {
 	refusals                         *prometheus.CounterVec // by cause
 	malformed, unheld                prometheus.Counter
 	unreadable, uncounted            prometheus.Counter
-	byTier, started, turnedAway      *byTier
+	byTier, started, refusedByTier   *byTier
 	dryRefused                       *prometheus.CounterVec // by limit
 }
 
@@ -118,7 +118,7 @@ func newCostMetrics(f daemon.Factory) costMetrics {
 
 func newVerdictMetrics(f daemon.Factory) verdictMetrics {
 	verdicts := f.Counters("sluice_requests_total",
-		"Requests by verdict: credit are those that HAProxy admitted by itself, as it tells every second or, of many users, later; the agent was asked about all others. One that waits in line has another verdict later. Natively refused ones are not known.", "verdict", "limit")
+		"Requests by verdict: credit are those that HAProxy admitted by itself, as it tells every second; the agent was asked about all others. One that waits in line has another verdict later. Refusals by HAProxy's tables are in sluice_requests_refused_total only.", "verdict", "limit")
 	return verdictMetrics{
 		allowed:  verdicts.WithLabelValues("allowed", ""),
 		credited: verdicts.WithLabelValues("credit", ""),
@@ -138,8 +138,8 @@ func newVerdictMetrics(f daemon.Factory) verdictMetrics {
 			"Requests as in sluice_requests_total, by their users' tier; beyond 1000 series the tier is other.", "tier", "verdict", "limit"), 3),
 		started: newByTier(f.Counters("sluice_requests_started_total",
 			"Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.", "tier", "verb", "operation"), 3),
-		turnedAway: newByTier(f.Counters("sluice_requests_refused_total",
-			"Requests that the agent refused for a limit, by their users' tier, their verb and their operation class (empty: none); beyond 1000 series the tier is other. Not in it: requests that HAProxy's tables refused.", "tier", "verb", "operation"), 3),
+		refusedByTier: newByTier(f.Counters("sluice_requests_refused_total",
+			"Requests that HAProxy has answered with a refusal, its own and the agent's, as it counts them each second, by their users' tier, their verb and their operation class, as in sluice_requests_started_total; beyond 1000 series the tier is other. Not in it: requests with unreadable credentials, and requests refused for their address before a user was known.", "tier", "verb", "operation"), 3),
 		dryRefused: f.Counters("sluice_dry_run_refused_total",
 			"Requests that were allowed and that a limit in mode dry-run would have refused, by limit.", "limit"),
 	}
@@ -255,11 +255,11 @@ func newCreditMetrics(f daemon.Factory) creditMetrics {
 		withdrawalErrors: f.Counter("sluice_credit_withdrawal_errors_total",
 			"Calls of HAProxy's runtime API to withdraw credit that failed. They are repeated; meanwhile the cluster admits less of these users' limits than it may."),
 		creditUsers: f.Gauge("sluice_credit_users",
-			"Users in HAProxy's table of credit when it was last read: those who have credit, or had it in the last 10 minutes."),
+			"Users in HAProxy's table of credit when all of it was last read, once a minute: those who have credit, or had it in the last 10 minutes."),
 		tallyAt: f.Gauge("sluice_credit_last_read_timestamp_seconds",
-			"When HAProxy's table of credit was last read, in seconds since 1970: what it admitted by itself is counted up to then."),
+			"When HAProxy's counters of a second were last read, in seconds since 1970: what it admitted by itself is counted up to then."),
 		tallyErrors: f.Counter("sluice_credit_read_errors_total",
-			"Times that HAProxy's table of credit could not be read: what it admits by itself is counted later, or not at all if it ends before."),
+			"Times that HAProxy's counters of a second could not be read: what it admitted by itself is counted later, or not at all if that lasts for some seconds."),
 	}
 }
 

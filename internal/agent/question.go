@@ -38,7 +38,8 @@ type haproxyCredit struct {
 	classes string             // that HAProxy's configuration can keep limits of by itself; "" if it has no credit
 	spent   bool               // HAProxy's own credit of this second did not suffice
 	drawn   bool               // it did, and only a place is missing: the request has its tokens
-	lapsed  uint32             // it has credit of another generation than this one, which it would renew, and that credit is over; 0: not so
+	lapsed  uint32             // it has credit of another generation than this one, and has not opened its second; 0: not so
+	second  int64              // HAProxy's, if it says so
 	shares  bool               // its configuration keeps shares of bandwidth with credit
 	places  concurrency.Places // what it may have in progress by itself
 }
@@ -60,7 +61,7 @@ func readQuestion(r *spop.Request) question {
 	c.classes, _ = r.Arg("classes")
 	_, c.shares = r.Arg("shares")
 	c.spent, c.drawn = numberArg(r, "spent", 1) == 1, numberArg(r, "drawn", 1) == 1
-	c.lapsed = uint32(numberArg(r, "lapsed", 31))
+	c.lapsed, c.second = uint32(numberArg(r, "lapsed", 31)), numberArg(r, "second", 32)
 	// Without this argument HAProxy admits nothing of the user by itself. That is not 0: one that has
 	// places of which none is free admits again when a request ends.
 	if places, lent := r.Arg("places"); lent {

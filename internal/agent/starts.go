@@ -23,7 +23,7 @@ const (
 	// verbs and the 64 classes that a limit file may have.
 	maxStartedClasses = 72
 	// reportWithin is how long after a second its reports are sent, at most.
-	reportWithin = 700 * time.Millisecond
+	reportWithin = 400 * time.Millisecond
 )
 
 // starts counts the requests that start here or are refused, of every user and class, limited or not,
@@ -116,25 +116,53 @@ func (s *starts) restarted() {
 	}
 }
 
-// take returns what was counted since the last call: of users near a limit first, then of those with
-// most. Users with requests in progress are in the next report too.
-func (s *starts) take() []redisbus.Started {
-	type report struct {
-		near bool
-		redisbus.Started
-	}
+// A secondOfStarts is what has started in a second.
+type secondOfStarts map[string]*startedReport
+
+type startedReport struct {
+	near bool
+	redisbus.Started
+}
+
+// take returns what was counted since the last call. Users with requests in progress are in the next report too.
+func (s *starts) take() secondOfStarts {
 	s.mu.Lock()
-	all := make([]report, 0, len(s.users))
+	defer s.mu.Unlock()
+	taken := make(secondOfStarts, len(s.users))
 	for user, e := range s.users {
-		all = append(all, report{e.near, redisbus.Started{User: user, Active: int(e.inProgress()), Starts: e.count, Refused: e.refused, Classes: e.classes}})
+		taken[user] = &startedReport{e.near, redisbus.Started{User: user, Active: int(e.inProgress()), Starts: e.count, Refused: e.refused, Classes: e.classes}}
 		if e.inProgress() == 0 {
 			delete(s.users, user)
 			continue
 		}
 		*e = started{active: e.active, inCredit: e.inCredit}
 	}
-	s.mu.Unlock()
-	slices.SortFunc(all, func(a, b report) int {
+	return taken
+}
+
+// add counts more requests of a user that started, and that were refused.
+func (s secondOfStarts) add(user, verb, op string, starts, refused int64) {
+	e := s[user]
+	if e == nil {
+		if len(s) >= maxStarted {
+			return
+		}
+		e = &startedReport{Started: redisbus.Started{User: user}}
+		s[user] = e
+	}
+	e.near = e.near || refused > 0
+	e.Starts += starts
+	e.Refused += refused
+	e.Classes = addCounts(e.Classes, verb, op, starts, refused)
+}
+
+// sorted are the reports: of users near a limit first, then of those with most.
+func (s secondOfStarts) sorted() []redisbus.Started {
+	all := make([]startedReport, 0, len(s))
+	for _, r := range s {
+		all = append(all, *r)
+	}
+	slices.SortFunc(all, func(a, b startedReport) int {
 		if a.near != b.near {
 			return map[bool]int{true: -1, false: 1}[a.near]
 		}

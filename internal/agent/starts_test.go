@@ -19,7 +19,7 @@ import (
 
 // takeStarts is a report in a fixed order.
 func takeStarts(s *starts) []redisbus.Started {
-	all := s.take()
+	all := s.take().sorted()
 	for _, u := range all {
 		slices.SortFunc(u.Classes, func(a, b redisbus.StartedClass) int { return cmp.Compare(a.Class, b.Class) })
 	}
@@ -75,7 +75,7 @@ func TestStartsOfManyUsers(t *testing.T) {
 	}
 	s.nearLimit("user0")
 	s.progress("user7", 9)
-	reports := s.take()
+	reports := s.take().sorted()
 	if len(reports) != maxStarted {
 		t.Errorf("%d users are reported, want %d", len(reports), maxStarted)
 	}
@@ -151,7 +151,7 @@ func TestStartsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// Admitted requests and refused ones are counted, of every user and class.
+// Admitted requests are counted, of every user and class. HAProxy counts refused ones, its own and these.
 func TestVerdictsCountStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
@@ -162,7 +162,7 @@ func TestVerdictsCountStarts(t *testing.T) {
 		r.verdict(question{user: "wilma", verb: "PUT", op: "COPY"})
 		r.learnProgress(peers.Update{Table: "/active", Key: "staff", Values: peers.Values{peers.ConnCur: 3}})
 		if diff := gocmp.Diff([]redisbus.Started{
-			{User: "alice", Starts: 4, Refused: 2, Classes: []redisbus.StartedClass{{Class: "GET", Starts: 4, Refused: 2}}},
+			{User: "alice", Starts: 4, Classes: classes("GET", 4)},
 			{User: "staff", Active: 3, Starts: 1, Classes: classes("DELETE", 1)},
 			{User: "wilma", Starts: 1, Classes: classes("COPY", 1, "PUT", 1)},
 		}, takeStarts(r.starts)); diff != "" {

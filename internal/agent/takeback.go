@@ -13,7 +13,7 @@ import (
 // runtimeAPI withdraws credit: runtimeapi.Client.
 type runtimeAPI interface {
 	Variable(ctx context.Context, name string) (value string, process uint64, err error)
-	Withdraw(ctx context.Context, second uint32, keys []string) ([]runtimeapi.Entry, error)
+	Withdraw(ctx context.Context, granted uint32, keys []string, seconds ...int64) ([]runtimeapi.Withdrawal, error)
 	Read(ctx context.Context, table string, keys []string) ([]runtimeapi.Entry, error)
 }
 
@@ -127,7 +127,10 @@ func (a *Agent) takeBack(ctx context.Context, work withdrawalWork) error {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
 	if len(work.withdraw) > 0 {
-		entries, err := a.runtime.Withdraw(ctx, creditSecond(a.limiter.clock.Now()), work.withdraw)
+		// HAProxy's clock is this machine's, and may go on to the next second meanwhile. The cluster's second may be the one before.
+		here := time.Now().Unix()
+		seconds := []int64{here - 1, here, here + 1}
+		entries, err := a.runtime.Withdraw(ctx, creditSecond(a.limiter.clock.Now()), work.withdraw, seconds...)
 		if err != nil {
 			// It may have done it all the same, and does it once more then.
 			a.limiter.askAgain(work.withdraw)
@@ -137,7 +140,7 @@ func (a *Agent) takeBack(ctx context.Context, work withdrawalWork) error {
 		a.metrics.withdrawals.Add(float64(len(entries)))
 		a.takeAnswer(work.process, func(now time.Time) {
 			for i := range entries {
-				a.limiter.confirmWithdrawal(now, time.Now(), &entries[i])
+				a.limiter.confirmWithdrawal(now, seconds, &entries[i])
 			}
 		})
 	}

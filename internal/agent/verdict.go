@@ -181,12 +181,10 @@ func (a *Agent) countVerdict(q *question, of *limits.Limits, v *verdict) {
 		came = outcome(of.Tier, "refused", limit)
 		a.metrics.refused.WithLabelValues(limit).Inc()
 		a.metrics.refusals.WithLabelValues(string(v.cause)).Inc()
-		a.starts.countRefused(q.user, q.verb, q.op, 1)
-		a.metrics.turnedAway.count(series{of.Tier, q.verb, q.op})
 	}
 	// People look for users who are refused, and for those whose credit does not suffice: reports of
 	// starts keep these when there is no room for all.
-	if q.credit.spent || v.wait > 0 {
+	if q.credit.spent || !v.allowed {
 		a.starts.nearLimit(q.user)
 	}
 	a.metrics.byTier.count(came)

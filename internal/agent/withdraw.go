@@ -4,17 +4,14 @@ import (
 	"time"
 )
 
-// creditEntries is haproxy.cfg's table of credit.
-const creditEntries = "sluice_credit"
-
-// Elements of an entry of that table.
+// Elements of an entry of HAProxy's table of credit: see haproxy.cfg.
 const (
-	endElement    = 1 // gpt: the second at which the tickets in force end
-	factorElement = 4 // gpt
-	freshElement  = 5 // gpt: 1 if there are tickets in that second
-	eachElement   = 6 // gpt, of the first class; the last ticket is behind it, and then the next class
-	drawnElement  = 1 // gpc, of the first class; then the next one
+	factorElement = 3
+	eachElement   = 6 // tickets of the first class, and behind it those of the others
 )
+
+// openedElement of an entry of a second is the generation under which the second was opened, 0 if it was not.
+const openedElement = 1
 
 const (
 	// withdrawBatch bounds the users whose credit is taken back with one message.
@@ -36,8 +33,8 @@ const (
 )
 
 // withdraw sees to it that a user has no credit through a second, and in any case through
-// the next one; l.mu is held. A request that HAProxy's short way is just letting through sees
-// that the credit is gone, but not if there is some again: see haproxy.cfg.
+// the next one; l.mu is held. A request that HAProxy is just admitting sees
+// that the credit is gone, but not if there is some again: see haproxy/DESIGN.md.
 func (l *limiter) withdraw(now time.Time, user string, through int64) {
 	c := &l.credits
 	w := c.withdrawals[user]

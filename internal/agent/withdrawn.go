@@ -6,19 +6,19 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/agent/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // confirmWithdrawal takes HAProxy's word that a user has no credit any more, and tells the cores
-// what was spent of it in this second; l.mu is held. here is this machine's time, which
-// is HAProxy's.
-func (l *limiter) confirmWithdrawal(now, here time.Time, e *runtimeapi.Entry) {
+// what was spent of it in this second; l.mu is held. seconds are those of HAProxy's clock that were read.
+func (l *limiter) confirmWithdrawal(now time.Time, seconds []int64, e *runtimeapi.Withdrawal) {
 	c := &l.credits
 	w := c.withdrawals[e.Key]
 	if w == nil {
 		return
 	}
 	// An answer from before the withdrawal has just brought some: HAProxy ends that itself.
-	if gpt(e, 0) != 0 {
+	if gpt(&e.Entry, 0) != 0 {
 		c.polls[e.Key] = now.Add(firstPoll)
 		return
 	}
@@ -30,22 +30,27 @@ func (l *limiter) confirmWithdrawal(now, here time.Time, e *runtimeapi.Entry) {
 	w.through = max(w.through, now.Unix()+1)
 	of := l.inForce.limitsOf(e.Key)
 	classes := strings.Fields(c.classes)
-	// HAProxy's second is one of this machine's clock, which may be in another than the
-	// cluster's: they are the same by their numbers. Tickets of a second that has just ended here
-	// may be of the cluster's present one. If there are none of either, nothing is spent in it.
-	second, inForce := now.Unix(), false
-	if end := int64(gpt(e, endElement)); end >= here.Unix() {
-		second, inForce = l.clusterSecond(time.Unix(end-1, 0)), true
+	// HAProxy's second may be another than the cluster's: they are the same by their numbers. Tickets of a second that has just
+	// ended here may be of the cluster's present one. The last second that HAProxy has opened counts.
+	second, opened := now.Unix(), (*runtimeapi.Entry)(nil)
+	for i := range e.Seconds {
+		if of := l.clusterSecond(time.Unix(seconds[i], 0)); gpt(&e.Seconds[i], openedElement) != 0 && of >= now.Unix() {
+			second, opened = of, &e.Seconds[i]
+		}
 	}
 	for r := range of.Rates() {
 		spent := 0
-		if i := slices.Index(classes, r.Class); i >= 0 && inForce {
-			spent = ticketsSpent(e, i)
+		if i := slices.Index(classes, r.Class); i >= 0 && opened != nil {
+			spent = ticketsSpent(&e.Entry, opened, i, c.kinds.admitted(opened, r.Class))
 		}
 		l.coresOf(e.Key).tokens.Recalled(now, e.Key, r, second, spent, w.through)
 	}
 	w.told = w.through
 	w.rest = e.ConnCur
+	// Requests that are asked about may be in that count as well, if their bodies are held. No core needs it of these users.
+	if of.Concurrent == 0 && bandwidthOf(of).Limited() {
+		w.rest = 0
+	}
 	l.tellRest(now, e.Key, w)
 }
 
@@ -55,20 +60,26 @@ func (l *limiter) clusterSecond(here time.Time) int64 {
 	return here.Add(l.clock.Offset().Round(time.Second)).Unix()
 }
 
-// ticketsSpent is how many tickets of a class HAProxy has admitted with in the second in force.
-func ticketsSpent(e *runtimeapi.Entry, class int) int {
-	// There are no tickets in the second in force, so none of it are spent.
-	if gpt(e, freshElement) != 1 {
-		return 0
-	}
-	each, last := int(gpt(e, eachElement+2*class)), gpt(e, eachElement+2*class+1)
+// ticketsSpent is how many requests HAProxy has admitted at most with tickets of a class in a second, of which it has counted so many
+// already.
+func ticketsSpent(e, second *runtimeapi.Entry, class, admitted int) int {
 	// A ticket is drawn before it is known whether it suffices, so more may be drawn than there were.
-	left := max(0, int(int32(last-gpc(e, drawnElement+class))))
-	// They began while no agent answered: then each part is so many times larger.
-	if left > each {
+	each := int(gpt(e, eachElement+class))
+	// No agent answered: then they are so many times as many.
+	if admitted > each {
 		each *= int(gpt(e, factorElement))
 	}
-	return max(0, each-left)
+	return min(int(gpc(second, class)), each)
+}
+
+// admitted is how many requests of a class HAProxy has counted in a second as admitted by credit.
+func (k *requestKinds) admitted(second *runtimeapi.Entry, class string) (n int) {
+	for i, kind := range k.kinds {
+		if class == limits.All || class == kind.verb || class == kind.operation {
+			n += int(gpc(second, k.first+i))
+		}
+	}
+	return n
 }
 
 // stillInProgress takes how many requests a user without credit has in progress that

@@ -71,10 +71,8 @@ type Agent struct {
 	idle           agenda.IdleTime
 	out            Output
 
-	fleet    fleet
-	reloaded int64 // the last second in which HAProxy was reloaded
-	// When HAProxy was last told to renew no credit that was given until then, ns.
-	generationAt int64
+	fleet        fleet
+	reloaded     int64 // the last second in which HAProxy was reloaded
 	leaving      bool  // Leave has been called
 	lead         int64 // how early the next window is asked for, ns
 	lost         bool  // the pool cannot be asked

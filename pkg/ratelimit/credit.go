@@ -1,8 +1,6 @@
 package ratelimit
 
 import (
-	"time"
-
 	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -26,34 +24,16 @@ const (
 	// Uncertain: HAProxy has credit in this second, or may have, and asks for another
 	// reason than that its tickets did not suffice. So there may be tickets left.
 	Uncertain
-
-	// Lapsed: HAProxy has credit of another generation, which was over before this second and is
-	// not renewed.
-	Lapsed
 )
 
-// NextGeneration says that HAProxy is told to renew no credit that was given until now.
-func (a *Agent) NextGeneration(at time.Time) { a.generationAt = at.UnixNano() }
-
-// lapsed reports whether HAProxy's credit is over. If some has been given since the generation
-// began, the question may be older than that. Shortly before a second's end HAProxy may
-// speak of the next one.
-func (a *Agent) lapsed(b *bucket, c Credit, now int64) bool {
-	return c == Lapsed && b.portion.lentAt < a.generationAt && now-b.start*second < lendBefore
-}
-
-func (a *Agent) observeCredit(b *bucket, c Credit, now int64) {
+func (a *Agent) observeCredit(b *bucket, c Credit) {
 	p := &b.portion
-	lapsed := a.lapsed(b, c, now)
 	switch {
 	// Of a long window or a burst nothing is reserved, whatever is said of the user's other limits.
 	case c == NoCredit || b.pooled():
 		p.phase = portionNone
 	// What HAProxy says of credit is from before that.
 	case p.phase == portionRecalled:
-	case lapsed:
-		// The present second is the agent's at once: credit of an ended generation is not renewed.
-		p.phase, p.until = portionWithheld, min(p.until, b.start-1)
 	case p.phase == portionLent && (c != Withheld || b.start <= p.from): // it was asked before it began
 	case c == Withheld && (p.phase == portionLent || p.phase == portionNone && !a.decidesAlone(b)):
 		// HAProxy may have spent some in this second: by a process that was reloaded since,

@@ -33,7 +33,7 @@ func playSteps(t *testing.T, a *ratelimit.Agent, limit int, flush bool, steps []
 		at, got := ms(s.at), ""
 		var w *ratelimit.Waiting
 		said := map[string]ratelimit.Credit{
-			"start": ratelimit.NoCredit, "start withheld": ratelimit.Withheld, "start spent": ratelimit.Spent, "start uncertain": ratelimit.Uncertain, "start lapsed": ratelimit.Lapsed,
+			"start": ratelimit.NoCredit, "start withheld": ratelimit.Withheld, "start spent": ratelimit.Spent, "start uncertain": ratelimit.Uncertain,
 		}
 		var sec, through int64
 		var spent, n int
@@ -48,8 +48,6 @@ func playSteps(t *testing.T, a *ratelimit.Agent, limit int, flush bool, steps []
 			a.Lend(at, "u", rates, at.Unix()+1)
 		case s.what == "lendable":
 			got = fmt.Sprint(a.Lendable(at, "u", rates))
-		case s.what == "generation":
-			a.NextGeneration(at)
 		case s.what == "reloaded":
 			a.Reloaded(at)
 		case s.what == "lost", s.what == "back":
@@ -160,18 +158,16 @@ func TestCreditAlone(t *testing.T) {
 		{"but not if HAProxy had it before", []credited{
 			{900, "start withheld", "allowed"}, {1010, "recalled 1 0 1", ""}, {2010, "start uncertain", "withdraw waits"},
 		}},
-		{"what is not renewed, for it is of another generation, was not spent", []credited{
-			{100, "start withheld", "allowed"}, {100, "lend", ""}, {1300, "generation", ""},
+		{"credit of another generation, which has not opened the second", []credited{
+			{100, "start withheld", "allowed"}, {100, "lend", ""},
 			{1500, "start spent", "refused refuse natively"},
-			{2100, "start lapsed", "allowed"}, {2101, "start lapsed", "allowed"}, {2102, "lendable", "true"}, {2102, "lend", ""},
-			{2103, "start lapsed", "allowed [2: 0+0 -0 3 of 0] [0: 0+0 -0 1 of 0]"}, {2104, "start lapsed", "refused"},
-			{3100, "start lapsed", "withdraw waits"}, // it was asked before credit was given again
+			{2100, "recalled 2 0 2", ""}, {2100, "start withheld", "allowed"},
+			{2101, "recalled 2 0 2", ""}, {2101, "start withheld", "allowed"}, {2102, "lendable", "true"}, {2102, "lend", ""},
+			{2103, "start uncertain", "allowed [2: 0+0 -0 3 of 0] [0: 0+0 -0 1 of 0]"}, {2104, "start uncertain", "refused"},
+			{3100, "start uncertain", "withdraw waits"},
 		}},
 		{"so it is after a restart, whoever gave it", []credited{
-			{1000, "generation", ""}, {2100, "start lapsed", "allowed"}, {2101, "start uncertain", "withdraw waits"},
-		}},
-		{"but not shortly before the end of a second, which HAProxy may have begun", []credited{
-			{100, "start withheld", "allowed"}, {100, "lend", ""}, {1300, "generation", ""}, {1850, "start lapsed", "withdraw waits"},
+			{2100, "recalled 2 0 2", ""}, {2100, "start withheld", "allowed"}, {2101, "start uncertain", "allowed"},
 		}},
 		{"HAProxy's clock is ahead", []credited{
 			{100, "start withheld", "allowed"}, {100, "lend", ""},

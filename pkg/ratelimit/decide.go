@@ -32,7 +32,7 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate, credit Cre
 	for i := range w.n {
 		b := a.findOrAddBucket(u, &rates[i], now)
 		// Before anything is decided: whether HAProxy or the agent has the portion depends on it.
-		a.observeCredit(b, credit, now)
+		a.observeCredit(b, credit)
 		// Of a longer window only what its limit let pass counts, see below.
 		if !b.longWindow() {
 			b.arrivals.record(now)

@@ -32,9 +32,12 @@ const (
 	forgetSpent   mistake = iota + 1 // a withdrawal says that nothing was spent
 	forgetReserve                    // the pool begins at nothing
 	giveBackTwice                    // the pool takes everything twice that is given back
-	denyCredit                       // HAProxy says that it has no credit when it is spent
+	lapseOpened                      // HAProxy says that its credit has lapsed in a second that it has opened
 	takeOvertaken                    // HAProxy takes credit from answers that a withdrawal has overtaken
 )
+
+// lapsed is what HAProxy says of credit of another generation that has not opened the second.
+const lapsed = ratelimit.Uncertain + 1
 
 // in makes the mistake, if it is one of the pool's.
 func (m mistake) in(asks []ratelimit.Ask) []ratelimit.Ask {
@@ -52,65 +55,78 @@ func (m mistake) in(asks []ratelimit.Ask) []ratelimit.Ask {
 	return asks
 }
 
-// haproxy is one process: its entry of the simulated user in the table of credit. It
-// renews the credit by itself, each second by its own clock.
+// haproxy is one process: its entry of the simulated user in the table of credit, and those in the table of seconds.
+// The first request of a second opens it, by HAProxy's own clock.
 type haproxy struct {
 	skew       time.Duration
-	row        int // the generation in force
-	generation int // of the entry; 0: no credit
-	end        int64
-	fresh      bool // the end comes from a renewal
+	row        int   // the generation in force
+	generation int   // of the entry; 0: no credit
+	given      int64 // the second in which an answer brought it: it begins with the next one
 	each       map[ratelimit.Key]int
-	drawn      map[ratelimit.Key]int // in the second that ends
+	seconds    map[int64]*secondOfCredit
 	stopping   bool
 
 	overtaken int64 // answers of this second, by the agent's clock, and those before bring no credit
 }
 
+// secondOfCredit is what HAProxy has counted in a second.
+type secondOfCredit struct {
+	opened int // under this generation; 0: it was not
+	drawn  map[ratelimit.Key]int
+}
+
 // now is the process' second.
 func (h *haproxy) now(a *agent, c *cluster) int64 { return a.clock(c).Add(h.skew).Unix() }
 
-// lasting reports whether the credit is in force in a second.
-func (h *haproxy) lasting(sec int64) bool {
-	return h.generation > 0 && h.end-sec >= 1 && h.end-sec <= 2
-}
-
 // draw admits a request, or says what HAProxy says when it asks instead.
-func (h *haproxy) draw(at time.Time, rates []limits.Rate) (bool, ratelimit.Credit) {
+func (h *haproxy) draw(at time.Time, rates []limits.Rate, m mistake) (bool, ratelimit.Credit) {
 	sec := at.Unix()
 	if h.generation == 0 {
 		return false, ratelimit.Withheld
 	}
-	if !h.lasting(sec) {
+	s := h.seconds[sec]
+	if s == nil {
+		s = &secondOfCredit{drawn: make(map[ratelimit.Key]int)}
+		if h.seconds == nil {
+			h.seconds = make(map[int64]*secondOfCredit)
+		}
+		h.seconds[sec] = s
+		delete(h.seconds, sec-5)
+	}
+	if s.opened != h.generation {
 		switch {
-		case h.stopping || h.generation != h.row && h.end > sec:
+		case h.stopping:
+			return false, ratelimit.Uncertain
+		case s.opened != 0: // by credit of another generation
 			return false, ratelimit.Uncertain
 		case h.generation != h.row:
-			return false, ratelimit.Lapsed
+			return false, lapsed
+		case h.given >= sec:
+			return false, ratelimit.Uncertain // it has credit, which is of the next second
 		}
-		h.drawn, h.end, h.fresh = make(map[ratelimit.Key]int), sec+1, true
-	}
-	if !h.fresh {
-		return false, ratelimit.Uncertain // it has credit, which is of the next second
+		s.opened = h.generation
 	}
 	for _, r := range rates { // those of a class are first
 		k := keyOf(r)
-		if h.drawn[k]++; h.drawn[k] > h.each[k] {
+		if s.drawn[k]++; s.drawn[k] > h.each[k] {
+			if m == lapseOpened && h.generation != h.row {
+				return false, lapsed
+			}
 			return false, ratelimit.Spent
 		}
 	}
 	return true, 0
 }
 
-// spent is what HAProxy has drawn of a limit, and in which second.
-func (h *haproxy) spent(sec int64, k ratelimit.Key) (int64, int) {
-	if h.end-sec < 1 || h.end-sec > 2 {
-		return sec, 0 // it is over, and there is none in this second
+// spent is what HAProxy has drawn of a limit, and in which second: the last one that it has opened around its own, if
+// that is not over by the agent's clock, which says now.
+func (h *haproxy) spent(sec, now int64, k ratelimit.Key) (int64, int) {
+	for of := sec + 1; of >= max(now, sec-1); of-- {
+		if s := h.seconds[of]; s != nil && s.opened != 0 {
+			return of, min(s.drawn[k], h.each[k])
+		}
 	}
-	if !h.fresh {
-		return h.end - 1, 0
-	}
-	return h.end - 1, min(h.drawn[k], h.each[k])
+	return now, 0
 }
 
 // native lets HAProxy admit a request by itself, if it can.
@@ -123,16 +139,20 @@ func (c *cluster) native(a *agent, rates []limits.Rate) (bool, ratelimit.Credit)
 		h = a.old
 	}
 	sec := h.now(a, c)
-	ok, said := h.draw(a.clock(c).Add(h.skew), rates)
+	ok, said := h.draw(a.clock(c).Add(h.skew), rates, c.lending.mistake)
 	if !ok {
-		if c.lending.mistake == denyCredit {
-			said = ratelimit.Withheld
-		}
 		switch {
 		case h.stopping && said == ratelimit.Withheld:
 			said = ratelimit.Uncertain // the new process may have credit
-		case said == ratelimit.Lapsed && h.row != a.generation:
-			said = ratelimit.Uncertain // it may yet be taught the one that its credit is of, and renew it
+		case said != lapsed:
+		// It may yet be taught the generation of its credit; or the question is of another second, or older than an answer.
+		case h.row != a.generation || sec != a.clock(c).Unix() || c.Now.Sub(a.lentAt) < 1500*time.Millisecond:
+			said = ratelimit.Uncertain
+		default:
+			for _, r := range rates {
+				a.core.Recalled(a.clock(c), "u", r, sec, 0, sec)
+			}
+			said = ratelimit.Withheld
 		}
 		return false, said
 	}
@@ -151,6 +171,7 @@ func (c *cluster) lend(a *agent) {
 	}
 	granted := at.Unix()
 	a.core.Lend(at, "u", c.rates, granted+1)
+	a.lentAt = c.Now
 	h, generation, each := a.haproxy, a.generation, make(map[ratelimit.Key]int)
 	for _, r := range c.rates {
 		each[keyOf(r)] = credit.Portion(r.Max, a.instances)
@@ -161,8 +182,9 @@ func (c *cluster) lend(a *agent) {
 			c.overtaken++
 			return
 		}
-		h.each, h.drawn, h.fresh = each, make(map[ratelimit.Key]int), false
-		h.end, h.generation = h.now(a, c)+1, generation
+		if h.generation != generation {
+			h.each, h.given, h.generation = each, h.now(a, c), generation
+		}
 	})
 }
 
@@ -192,7 +214,7 @@ func (c *cluster) withdrawal(a *agent, through int64) {
 	decided := a.clock(c).Unix()
 	c.After(delay(), func() {
 		h := a.haproxy
-		sec := h.now(a, c)
+		sec, now := h.now(a, c), a.clock(c).Unix()
 		h.generation = 0
 		h.overtaken = max(h.overtaken, decided)
 		type found struct {
@@ -201,7 +223,7 @@ func (c *cluster) withdrawal(a *agent, through int64) {
 		}
 		read := make([]found, len(c.rates))
 		for i, r := range c.rates {
-			read[i].second, read[i].spent = h.spent(sec, keyOf(r))
+			read[i].second, read[i].spent = h.spent(sec, now, keyOf(r))
 			if c.lending.mistake == forgetSpent {
 				read[i].spent = 0
 			}
@@ -247,7 +269,6 @@ func (c *cluster) regenerate(a *agent) {
 		return
 	}
 	a.generation++
-	a.core.NextGeneration(a.clock(c))
 	generation := a.generation
 	c.After(time.Duration(c.Rand.Int64N(int64(max(5*time.Millisecond, c.lending.teach)))), func() { a.haproxy.row = max(a.haproxy.row, generation) })
 }

@@ -41,7 +41,7 @@ func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
 		// The request does not count against this one, and so far it was of no interest.
 		// That HAProxy has no credit for the others says that it has none for this one.
 		b := a.findOrAddBucket(u, &rates[i], now)
-		a.observeCredit(b, Withheld, now)
+		a.observeCredit(b, Withheld)
 		a.schedule(b, now)
 		if !a.lendable(b, now) {
 			return false

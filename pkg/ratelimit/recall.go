@@ -23,7 +23,8 @@ func (a *Agent) askWithdrawal(u *user, now int64) {
 // Recalled says that HAProxy's credit for a limit is withdrawn, that it had drawn so
 // many tickets of it in a second, and that it will get none through another second. It
 // may be called again at any time, also for users of whom nothing is known here, and
-// when there was no credit: then nothing was spent, and the second is the present one.
+// when there was no credit, or credit of an older generation that has not opened the second: then nothing was
+// spent, and the second is the present one.
 //
 // What HAProxy has not spent goes to requests that wait here, and to the pool; so does
 // its portion of each following second, before that second begins.

@@ -136,6 +136,7 @@ type agent struct {
 	old        *haproxy // a process that was reloaded, and may go on
 	lingers    time.Time
 	generation int
+	lentAt     time.Time // when an answer last brought credit
 	instances  int
 
 	withdrawals int   // that are on their way, or their answers: nobody is given credit meanwhile

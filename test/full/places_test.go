@@ -91,7 +91,7 @@ func TestPlacesInUse(t *testing.T) {
 func placesOf(t *testing.T, in *cluster.Instance, user string) (n int) {
 	t.Helper()
 	entry, err := in.Tell("show table sluice_credit key " + user)
-	_, text, found := strings.Cut(entry, " gpt3=")
+	_, text, found := strings.Cut(entry, " gpt1=")
 	if _, notNumber := fmt.Sscan(text, &n); err != nil || !found || notNumber != nil {
 		t.Fatalf("%s: entry %q, %v", in.Name, entry, errors.Join(err, notNumber))
 	}

@@ -12,13 +12,16 @@ import (
 // A question is what is asked in one line: about keys of a table, about all of its entries, or
 // about a variable.
 type question struct {
-	table    string
-	keys     []string    // asked for, or
+	lookups  []lookup    // asked for, or
+	table    string      // of which
 	each     func(Entry) // gets all, or
 	variable string      // asked for
 	withdraw bool
 	rate     int // of entries a second that each gets at most
 }
+
+// A lookup is an entry that is asked for.
+type lookup struct{ table, key string }
 
 // A phase is how far an answer was read. They follow one another in takeLine alone.
 type phase int
@@ -38,7 +41,8 @@ type answer struct {
 
 	process uint64
 	value   string  // of the variable
-	entries []Entry // of keys, once the answer is whole
+	shown   string  // the table of the next entry
+	entries []Entry // of the lookups, once the answer is whole
 
 	scratch Entry // of each
 	told    int   // entries that each got
@@ -48,6 +52,8 @@ type answer struct {
 // unallocated is what "set table" says when the table is full and all entries are in
 // use. The key has no entry then, and so no credit.
 const unallocated = "Unable to allocate a new entry"
+
+var tableHeader = []byte("# table: ")
 
 func (a *answer) takeLine(line []byte) error {
 	switch {
@@ -72,7 +78,9 @@ func (a *answer) takeLine(line []byte) error {
 		return err
 	case bytes.HasPrefix(line, []byte("0x")):
 		return a.takeEntry(line)
-	case bytes.HasPrefix(line, []byte("# table: ")): // before each entry; an entry that is not there has none
+	case bytes.HasPrefix(line, tableHeader): // before each entry; an entry that is not there has none
+		name, _, _ := bytes.Cut(line[len(tableHeader):], []byte{','})
+		a.shown = string(name)
 		return nil
 	case a.withdraw && string(line) == unallocated:
 		return nil
@@ -87,7 +95,7 @@ func (a *answer) takeLine(line []byte) error {
 		return fmt.Errorf("haproxy's %s changed from %d to %d", processVariable, a.process, process)
 	}
 	a.phase = phaseWhole
-	a.fillMissing(len(a.keys))
+	a.fillMissing(len(a.lookups))
 	return nil
 }
 
@@ -109,8 +117,8 @@ func (a *answer) takeEntry(line []byte) error {
 	// entry.
 	// So the keys that are passed over have none, and one that comes out of turn is none of these.
 	next := len(a.entries)
-	for ; next < len(a.keys); next++ {
-		if a.keys[next] == a.scratch.Key {
+	for ; next < len(a.lookups); next++ {
+		if a.lookups[next] == (lookup{a.shown, a.scratch.Key}) {
 			a.fillMissing(next)
 			a.entries = append(a.entries, a.scratch)
 			a.scratch = Entry{} // its slices are the caller's now
@@ -119,7 +127,7 @@ func (a *answer) takeEntry(line []byte) error {
 	}
 	// A table whose keys are shorter cuts them. To take the entry for that of the whole key would give
 	// credit back that another user has spent.
-	return fmt.Errorf("haproxy tells of the key %q, which it was not asked about here: is the len of its table %s too small?", a.scratch.Key, a.table)
+	return fmt.Errorf("haproxy tells of the key %q, which it was not asked about here: is the len of its table %s too small?", a.scratch.Key, a.shown)
 }
 
 func (a *answer) keepRate(ctx context.Context) error {
@@ -142,10 +150,10 @@ func (a *answer) keepRate(ctx context.Context) error {
 	}
 }
 
-// fillMissing notes that the keys up to number n, of which nothing was said, have no entry.
+// fillMissing notes that the lookups up to number n, of which nothing was said, have no entry.
 func (a *answer) fillMissing(n int) {
 	for len(a.entries) < n {
-		a.entries = append(a.entries, Entry{Process: a.process, Key: a.keys[len(a.entries)]})
+		a.entries = append(a.entries, Entry{Process: a.process, Key: a.lookups[len(a.entries)].key})
 	}
 }
 

@@ -178,7 +178,7 @@ func TestKeysThatCannotBeExpressed(t *testing.T) {
 		if _, err := c.Read(t.Context(), name, []string{"a"}); err == nil || !strings.HasSuffix(err.Error(), "not a name") {
 			t.Errorf("Read(%q) = %v, want that it is not a name", name, err)
 		}
-		if err := c.Dump(t.Context(), name, fast, func(Entry) {}); err == nil || !strings.HasSuffix(err.Error(), "not a name") {
+		if err := c.Dump(t.Context(), name, Filter{}, fast, func(Entry) {}); err == nil || !strings.HasSuffix(err.Error(), "not a name") {
 			t.Errorf("Dump(%q) = %v, want that it is not a name", name, err)
 		}
 		if _, _, err := c.Variable(t.Context(), name); err == nil || !strings.HasSuffix(err.Error(), "not a name") {
@@ -201,7 +201,7 @@ func TestSocketErrorsSayWhatToDo(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	err = New(stale).Dump(t.Context(), "t", fast, func(Entry) {})
+	err = New(stale).Dump(t.Context(), "t", Filter{}, fast, func(Entry) {})
 	if want := "haproxy's runtime API at " + stale + ": dial unix " + stale + ": connect: connection refused: the socket is there but nobody listens: HAProxy has ended, or has its runtime socket elsewhere (SLUICE_RUNTIME)"; err == nil || err.Error() != want {
 		t.Errorf("with the socket of one that has ended: %v, want %s", err, want)
 	}
@@ -235,7 +235,7 @@ func TestContextEndsEveryCall(t *testing.T) {
 		}
 	}()
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := c.Dump(ctx, "t", fast, func(Entry) { cancel() }); !errors.Is(err, context.Canceled) {
+	if err := c.Dump(ctx, "t", Filter{}, fast, func(Entry) { cancel() }); !errors.Is(err, context.Canceled) {
 		t.Errorf("Dump() of an endless table = %v, want %v", err, context.Canceled)
 	}
 	ctx, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -254,7 +254,7 @@ func TestDumpIsSlow(t *testing.T) {
 	})
 	begun := time.Now()
 	n := 0
-	if err := c.Dump(t.Context(), "t", rate, func(Entry) { n++ }); err != nil || n != entries {
+	if err := c.Dump(t.Context(), "t", Filter{}, rate, func(Entry) { n++ }); err != nil || n != entries {
 		t.Fatalf("Dump() = %d entries, %v, want %d", n, err, entries)
 	}
 	if took := time.Since(begun); took < time.Second*entries/rate-5*time.Millisecond {
@@ -262,10 +262,10 @@ func TestDumpIsSlow(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := c.Dump(ctx, "t", 1, func(Entry) { cancel() }); !errors.Is(err, context.Canceled) {
+	if err := c.Dump(ctx, "t", Filter{}, 1, func(Entry) { cancel() }); !errors.Is(err, context.Canceled) {
 		t.Errorf("Dump() that waits = %v, want %v", err, context.Canceled)
 	}
-	if err := c.Dump(ctx, "t", 0, func(Entry) {}); err == nil || err.Error() != "0 entries a second: want more" {
+	if err := c.Dump(ctx, "t", Filter{}, 0, func(Entry) {}); err == nil || err.Error() != "0 entries a second: want more" {
 		t.Errorf("Dump() without a rate = %v, want that it needs one", err)
 	}
 }

@@ -131,7 +131,7 @@ func FuzzAnswer(f *testing.F) {
 		a := answer{question: question{table: "t"}}
 		switch kind % 4 {
 		case 0:
-			a.keys, a.withdraw = []string{"bob", "alice"}, true
+			a.lookups, a.withdraw = []lookup{{creditTable, "bob"}, {creditTable, "alice"}}, true
 		case 1:
 			a.rate, a.each = fast, func(e Entry) {
 				if !e.Found || len(e.GPT) > maxArray || len(e.GPC) > maxArray {
@@ -141,7 +141,7 @@ func FuzzAnswer(f *testing.F) {
 		case 2:
 			a.variable = "proc.v"
 		case 3:
-			a.keys = []string{"alice"}
+			a.lookups = []lookup{{creditTable, "alice"}}
 		}
 		for line := range strings.SplitSeq(text, "\n") {
 			if err := a.takeLine([]byte(line)); err != nil {
@@ -151,12 +151,12 @@ func FuzzAnswer(f *testing.F) {
 		if a.checkWhole() != nil {
 			return
 		}
-		if len(a.entries) != len(a.keys) {
-			t.Fatalf("%d entries of %d keys", len(a.entries), len(a.keys))
+		if len(a.entries) != len(a.lookups) {
+			t.Fatalf("%d entries of %d keys", len(a.entries), len(a.lookups))
 		}
 		for i, e := range a.entries {
-			if e.Key != a.keys[i] {
-				t.Fatalf("entry %d is of %q, want %q", i, e.Key, a.keys[i])
+			if e.Key != a.lookups[i].key {
+				t.Fatalf("entry %d is of %q, want %q", i, e.Key, a.lookups[i].key)
 			}
 		}
 	})

@@ -132,6 +132,7 @@ func TestHAProxy(t *testing.T) {
 	}{
 		{"every key that a user may have is withdrawn", testWithdrawEveryKeyThatAUserMayHave},
 		{"to withdraw one leaves the others", testWithdrawOfOneLeavesTheOthers},
+		{"seconds are read with a withdrawal", testWithdrawReadsSeconds},
 		{"a dump has every entry once", testDumpTellsOfEveryEntryOnce},
 		{"what is in progress is read", testReadTellsWhatIsInProgress},
 		{"errors say what to do", testErrorsOfHAProxySayWhatToDo},
@@ -181,12 +182,12 @@ func testWithdrawEveryKeyThatAUserMayHave(t *testing.T, s *stand) {
 	}
 	for i, e := range withdrawn {
 		if want := (Entry{Process: process, Found: true, Key: keys[i], Expires: e.Expires, HTTPReqCnt: 1,
-			GPT: []uint32{0, 0, 4294967295, 0}, GPC: []uint32{0, 1, 0}}); !same(e, want) {
+			GPT: []uint32{0, 0, 4294967295, 0}, GPC: []uint32{0, 1, 0}}); !same(e.Entry, want) {
 			t.Errorf("Withdraw(%q) = %+v, want %+v", keys[i], e, want)
 		}
 	}
 	count := 0
-	if err := s.Dump(t.Context(), creditTable, fast, func(Entry) { count++ }); err != nil || count != len(keys) {
+	if err := s.Dump(t.Context(), creditTable, Filter{}, fast, func(Entry) { count++ }); err != nil || count != len(keys) {
 		t.Errorf("the table has %d entries, %v: want the %d that were made, and none by injection", count, err, len(keys))
 	}
 }
@@ -195,6 +196,31 @@ func testWithdrawEveryKeyThatAUserMayHave(t *testing.T, s *stand) {
 func same(a, b Entry) bool {
 	return a.Process == b.Process && a.Found == b.Found && a.Key == b.Key && a.ConnCur == b.ConnCur && a.HTTPReqCnt == b.HTTPReqCnt &&
 		slices.Equal(a.GPT, b.GPT) && slices.Equal(a.GPC, b.GPC) && a.Expires > 0 && a.Expires <= 10*time.Minute
+}
+
+// The entries of seconds are read behind the withdrawal of their user, those that are not there as empty ones.
+func testWithdrawReadsSeconds(t *testing.T, s *stand) {
+	for _, command := range []string{"set table sluice_seconds key 5|a\\;b data.gpt 3", "set table sluice_seconds key 6|bob data.gpt 4"} {
+		conn, err := net.Dial("unix", s.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, command+"\n")
+		if out, err := io.ReadAll(conn); err != nil || strings.TrimSpace(string(out)) != "" {
+			t.Fatalf("%s: %q, %v", command, out, err)
+		}
+		conn.Close()
+	}
+	withdrawn, err := s.Withdraw(t.Context(), 5, []string{"a;b", "nobody", "bob"}, 5, 6)
+	if err != nil || len(withdrawn) != 3 {
+		t.Fatalf("Withdraw() = %+v, %v, want three", withdrawn, err)
+	}
+	for i, want := range [][2]bool{{true, false}, {false, false}, {false, true}} {
+		w := withdrawn[i]
+		if len(w.Seconds) != 2 || w.Seconds[0].Found != want[0] || w.Seconds[1].Found != want[1] || w.Seconds[0].Key != SecondKey(w.Key, 5) {
+			t.Errorf("withdrawal of %q: %+v, want seconds that are there: %v", w.Key, w, want)
+		}
+	}
 }
 
 func testWithdrawOfOneLeavesTheOthers(t *testing.T, s *stand) {
@@ -232,7 +258,7 @@ func testDumpTellsOfEveryEntryOnce(t *testing.T, s *stand) {
 		}
 	}
 	seen := map[string]int{}
-	if err := s.Dump(t.Context(), creditTable, fast, func(e Entry) { seen[e.Key]++ }); err != nil {
+	if err := s.Dump(t.Context(), creditTable, Filter{}, fast, func(e Entry) { seen[e.Key]++ }); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range keys {
@@ -326,7 +352,7 @@ func TestHAProxyThatHangsBlocksNobody(t *testing.T) {
 			calls <- err
 		}()
 	}
-	go func() { calls <- s.Dump(ctx, creditTable, fast, func(Entry) {}) }()
+	go func() { calls <- s.Dump(ctx, creditTable, Filter{}, fast, func(Entry) {}) }()
 	for range 2*maxCalls + 1 {
 		if err := <-calls; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a call of a stopped HAProxy = %v, want that the time is over", err)
@@ -349,11 +375,14 @@ func testErrorsOfHAProxySayWhatToDo(t *testing.T, s *stand) {
 	}{
 		{"no table", func() error { _, err := s.Read(t.Context(), "none", []string{"a"}); return err },
 			`haproxy's runtime API at ` + s.socket + `: haproxy said "No such table": its configuration is an older one, or does without credit`},
-		{"no table to dump", func() error { return s.Dump(t.Context(), "none", fast, func(Entry) {}) },
+		{"no table to dump", func() error { return s.Dump(t.Context(), "none", Filter{}, fast, func(Entry) {}) },
 			`haproxy's runtime API at ` + s.socket + `: haproxy said "No such table": its configuration is an older one, or does without credit`},
 		{"level user", func() error { _, err := New(s.socket+".user").Withdraw(t.Context(), 5, []string{"a"}); return err },
 			`haproxy's runtime API at ` + s.socket + `.user: haproxy said "Permission denied": its "stats socket" needs "level operator"`},
-		{"no array", func() error { _, err := s.entries(t.Context(), "bare", []string{"a"}, 1); return err },
+		{"no array", func() error {
+			a := answer{question: question{lookups: []lookup{{"bare", "a"}}, withdraw: true}}
+			return s.sendLine(t.Context(), s.calls, []byte(askProcess+";set table bare key a data.gpt 0;"+askProcess), &a)
+		},
 			`haproxy's runtime API at ` + s.socket + `: haproxy said "Data type not stored in this table": its configuration is an older one, or does without credit`},
 		{"long key", func() error {
 			_, err := s.Read(t.Context(), creditTable, []string{strings.Repeat("k", 161)})

@@ -18,12 +18,14 @@ package runtimeapi
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 )
 
 const (
-	// creditTable is the table that Withdraw is about.
-	creditTable = "sluice_credit"
+	// creditTable and secondsTable are the tables that Withdraw is about.
+	creditTable  = "sluice_credit"
+	secondsTable = "sluice_seconds"
 	// processVariable tells one HAProxy process from the one that a reload puts beside it.
 	processVariable = "proc.sluice_process"
 	// askProcess begins each line and ends it: an answer without the last part is not
@@ -60,37 +62,66 @@ func New(path string) *Client {
 	return &Client{path: path, calls: make(chan struct{}, maxCalls), dumps: make(chan struct{}, 1)}
 }
 
-// Withdraw takes the credit of users: it sets element 0 of gpt to 0, and server_id to the second,
-// in the table sluice_credit, and returns each entry as it was read after that, in the order of
+// A Withdrawal is what HAProxy had of a user's credit when it was withdrawn.
+type Withdrawal struct {
+	Entry           // of sluice_credit
+	Seconds []Entry // of sluice_seconds, in the order of the seconds that were asked for
+}
+
+// Withdraw takes the credit of users: it sets element 0 of gpt to 0, and server_id to granted, the second of the withdrawal,
+// in the table sluice_credit, and returns each entry as it was read after that, and those of some seconds of HAProxy's clock, in the order of
 // the keys. A user without entry gets an empty one. When an answer is there, HAProxy has
-// applied it: see haproxy.cfg for why a request that is just being decided is counted, and
+// applied it: see haproxy/DESIGN.md for why a request that is just being decided is counted, and
 // credit that is on its way in an agent's answer of that second, or before it, is not taken.
 //
-// With an error the entries are those, from the first key on, that are known to be
+// With an error the withdrawals are those, from the first key on, that are known to be
 // withdrawn. The others may be: to repeat a withdrawal does no harm.
-func (c *Client) Withdraw(ctx context.Context, second uint32, keys []string) ([]Entry, error) {
-	// The rules of haproxy.cfg take server_id 0 for an entry that no withdrawal has touched.
-	return c.entries(ctx, creditTable, keys, max(1, second))
+func (c *Client) Withdraw(ctx context.Context, granted uint32, keys []string, seconds ...int64) ([]Withdrawal, error) {
+	withdrawals := make([]Withdrawal, 0, len(keys))
+	err := inLines(creditTable, keys, func(line []byte, key string) []byte {
+		// The rules of haproxy.cfg take server_id 0 for an entry that no withdrawal has touched.
+		line = appendWithdrawal(line, creditTable, key, max(1, granted))
+		// Read in the same line, right behind: HAProxy runs a line's commands in their order.
+		line = appendKeyed(line, "show", creditTable, key)
+		for _, second := range seconds {
+			line = appendKeyed(line, "show", secondsTable, SecondKey(key, second))
+		}
+		return line
+	}, func(line []byte, some []string) error {
+		a := answer{question: question{withdraw: true}}
+		for _, key := range some {
+			a.lookups = append(a.lookups, lookup{creditTable, key})
+			for _, second := range seconds {
+				a.lookups = append(a.lookups, lookup{secondsTable, SecondKey(key, second)})
+			}
+		}
+		if err := c.sendLine(ctx, c.calls, line, &a); err != nil {
+			return err
+		}
+		for each := 1 + len(seconds); len(a.entries) > 0; a.entries = a.entries[each:] {
+			withdrawals = append(withdrawals, Withdrawal{a.entries[0], a.entries[1:each]})
+		}
+		return nil
+	})
+	return withdrawals, err
+}
+
+// SecondKey is the key of a user's entry of sluice_seconds for a second.
+func SecondKey(user string, second int64) string {
+	return strconv.FormatInt(second, 10) + "|" + user
 }
 
 // Read returns the entries of a table that have the keys, in their order. One that does
 // not exist has Found false.
 func (c *Client) Read(ctx context.Context, table string, keys []string) ([]Entry, error) {
-	// Any second but 0 would take the credit.
-	return c.entries(ctx, table, keys, 0)
-}
-
-// entries reads the entries of a table, and before that takes the credit, if withdrawn is not 0.
-func (c *Client) entries(ctx context.Context, table string, keys []string, withdrawn uint32) ([]Entry, error) {
 	entries := make([]Entry, 0, len(keys))
 	err := inLines(table, keys, func(line []byte, key string) []byte {
-		if withdrawn > 0 {
-			line = appendWithdrawal(line, table, key, withdrawn)
-		}
-		// Read in the same line, right behind: HAProxy runs a line's commands in their order.
 		return appendKeyed(line, "show", table, key)
 	}, func(line []byte, some []string) error {
-		a := answer{question: question{table: table, keys: some, withdraw: withdrawn > 0}}
+		a := answer{}
+		for _, key := range some {
+			a.lookups = append(a.lookups, lookup{table, key})
+		}
 		if err := c.sendLine(ctx, c.calls, line, &a); err != nil {
 			return err
 		}
@@ -100,19 +131,33 @@ func (c *Client) entries(ctx context.Context, table string, keys []string, withd
 	return entries, err
 }
 
-// Dump calls each with every entry of a table, as HAProxy sends them: in no order, and
+// A Filter is which entries of a table are read: those with a value of one type.
+type Filter struct {
+	Data     string // such as "conn_cur", or "gpt" for element 0 of an array; "": all entries
+	Operator string // "eq", "gt" and the like
+	Value    int64
+}
+
+// Dump calls each with every entry of a table that the filter lets pass, as HAProxy sends them: in no order, and
 // not of one moment. The entry's slices are valid until each returns. One dump runs at a
 // time.
 //
 // rate is how many entries a second are read at most. HAProxy does nothing else while it
 // prints as many as its buffers hold, and without a pause it does so again and again:
 // with one thread, requests then wait for tens of milliseconds until all is printed.
-func (c *Client) Dump(ctx context.Context, table string, rate int, each func(Entry)) error {
+func (c *Client) Dump(ctx context.Context, table string, filter Filter, rate int, each func(Entry)) error {
 	if rate <= 0 {
 		return fmt.Errorf("%d entries a second: want more", rate)
 	}
+	command := "show table " + table
+	if filter != (Filter{}) {
+		if !validWord(filter.Data) || !validWord(filter.Operator) {
+			return fmt.Errorf("haproxy's filter %+v: not a name and an operator", filter)
+		}
+		command += fmt.Sprintf(" data.%s %s %d", filter.Data, filter.Operator, filter.Value)
+	}
 	// A dump takes seconds. With a token of its own it keeps no withdrawal waiting.
-	_, err := c.ask(ctx, c.dumps, question{table: table, each: each, rate: rate}, "show table "+table)
+	_, err := c.ask(ctx, c.dumps, question{table: table, each: each, rate: rate}, command)
 	return err
 }
 

@@ -1,0 +1,375 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/agent/runtimeapi"
+	"github.com/sluice-qos/sluice/internal/daemon"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const (
+	// creditEntries and secondEntries are haproxy.cfg's tables of credit and of what came of it in each second.
+	// kindsVariable says which counters of a second count what; see parseKinds.
+	creditEntries = "sluice_credit"
+	secondEntries = "sluice_seconds"
+	kindsVariable = "proc.sluice_kinds"
+
+	// readAfter is how long after its end a second is read: threads whose clock is late have counted in it by then.
+	readAfter = 150 * time.Millisecond
+	// readTimeout bounds one read. maxMissed is how many seconds are read later than that: HAProxy forgets an entry
+	// five seconds after its last use.
+	readTimeout = 2 * time.Second
+	maxMissed   = 3
+	// secondRate and creditRate are how many entries a second are read, of users with requests and of all users: an entry
+	// costs HAProxy 2 to 5 µs and the agent as much.
+	secondRate = 40_000
+	creditRate = 5000
+	// maxNatives is for how many users natives is called at once: each of them keeps requests
+	// waiting for a lock.
+	maxNatives = 64
+	// readBatch bounds the users whose entries are read with one call.
+	readBatch = 256
+	// absentEvery is how often absent is called.
+	absentEvery = time.Minute
+)
+
+// creditReader reads HAProxy's tables: runtimeapi.Client.
+type creditReader interface {
+	Variable(ctx context.Context, name string) (value string, process uint64, err error)
+	Dump(ctx context.Context, table string, filter runtimeapi.Filter, rate int, each func(runtimeapi.Entry)) error
+	Read(ctx context.Context, table string, keys []string) ([]runtimeapi.Entry, error)
+}
+
+// secondReader reads what HAProxy has counted in a second after the second has ended: requests admitted by credit and
+// requests refused, by user and kind. The cores follow what HAProxy has in progress by credit (see creditHearers).
+//
+// No count is above the truth. Not counted are requests that a HAProxy admits between the last
+// read and its end, those of seconds that ended before this agent began, and those that a thread counts later than readAfter.
+// It is for one goroutine.
+type secondReader struct {
+	table   creditReader
+	of      func(user string) *limits.Limits
+	metrics *metrics
+	hearers creditHearers
+	log     *slog.Logger
+	failure failureTimes
+
+	began     uint64 // when this agent did, in µs: HAProxy processes are named so
+	process   uint64 // HAProxy process that was read
+	inherited bool   // what an older process has in progress was taken
+	last      int64  // the last second that was read, by HAProxy's clock
+	kinds     requestKinds
+	busy      map[string]bool // users with requests in progress at the last read
+}
+
+// creditHearers are called with what a read found; nil ones are not.
+type creditHearers struct {
+	// natives is called with how many requests a user has in progress by HAProxy's table of
+	// credit, those included that were asked about, and the bytes that requests of the user ever
+	// moved: in each read for every user with some in progress, once more when that is over, and for users with a bandwidth limit
+	// after each second in which requests of theirs were admitted.
+	natives func([]nativeCount)
+	// inherited is called with how many requests a user has in progress whose credit another agent
+	// took back, in the first read of a process that is older than this agent.
+	inherited func(user string, n int)
+	// present is called in each read for users with requests in progress or admitted.
+	present func(user string)
+	// absent is called once a minute, after a complete read, with the process, when the read
+	// began, and which users it found.
+	absent func(process uint64, began time.Time, shown func(user string) bool)
+}
+
+type nativeCount struct {
+	user       string
+	of         *limits.Limits
+	inProgress int
+	bytes      [2]int64 // that requests of the user ever moved, by direction
+}
+
+// A counted is what HAProxy counted of a kind of a user's requests in a second.
+type counted struct {
+	user string
+	kind requestKind
+	n    int64
+}
+
+// secondSink takes what was read.
+type secondSink struct {
+	admitted, refused func(counted)
+	inProgress        func(user string, n int)
+}
+
+func newSecondReader(table creditReader, of func(user string) *limits.Limits, m *metrics, log *slog.Logger) *secondReader {
+	now := time.Now()
+	return &secondReader{table: table, of: of, metrics: m, log: log, failure: afterStart(), began: uint64(now.UnixMicro()), last: now.Unix() - 1, busy: map[string]bool{}}
+}
+
+// read reads what HAProxy has counted through a second by its clock, which has ended.
+func (t *secondReader) read(ctx context.Context, second int64, to secondSink) {
+	ctx, stop := context.WithTimeout(ctx, readTimeout)
+	defer stop()
+	err := t.readThrough(ctx, second, to)
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	if err == nil {
+		t.metrics.tallyAt.Set(float64(time.Now().UnixNano()) / 1e9)
+	} else {
+		t.metrics.tallyErrors.Inc()
+	}
+	switch warn, again := t.failure.note(err); {
+	case warn:
+		t.log.Warn("requests that HAProxy admits by itself are not counted", slog.Any("error", err))
+	case again:
+		t.log.Info("requests that HAProxy admits by itself are counted again")
+	}
+}
+
+// errNewProcess says that HAProxy was replaced in the midst of a read.
+var errNewProcess = errors.New("haproxy was replaced while its table was read")
+
+func (t *secondReader) readThrough(ctx context.Context, through int64, to secondSink) error {
+	text, process, err := t.table.Variable(ctx, kindsVariable)
+	if err != nil {
+		return err
+	}
+	if t.kinds, err = parseKinds(text); err != nil {
+		return err
+	}
+	if process != t.process {
+		t.process, t.inherited, t.busy = process, process > t.began, map[string]bool{}
+	}
+	named := map[string]bool{}
+	// A clock that was set back begins with the present second.
+	first := max(t.last+1, through-maxMissed)
+	if t.last > through {
+		first = through
+	}
+	for second := first; second <= through; second++ {
+		// A second is read once: what was counted before an error would count twice.
+		t.last = second
+		if err := t.readSecond(ctx, second, to, named); err != nil {
+			return err
+		}
+	}
+	return t.readProgress(ctx, to, named)
+}
+
+// readSecond reads the counters of a second, and names the users with admitted requests.
+func (t *secondReader) readSecond(ctx context.Context, second int64, to secondSink, named map[string]bool) error {
+	prefix := runtimeapi.SecondKey("", second)
+	var unusable error
+	err := t.table.Dump(ctx, secondEntries, runtimeapi.Filter{Data: "gpt", Operator: "eq", Value: second}, secondRate, func(e runtimeapi.Entry) {
+		user, ok := strings.CutPrefix(e.Key, prefix)
+		switch {
+		case e.Process != t.process:
+			unusable = errNewProcess
+			return
+		case len(e.GPC) < t.kinds.first+2*len(t.kinds.kinds):
+			unusable = fmt.Errorf("an entry of %s has %d counters: %s does not fit", secondEntries, len(e.GPC), kindsVariable)
+			return
+		case !ok:
+			return
+		}
+		for i, kind := range t.kinds.kinds {
+			if n := e.GPC[t.kinds.first+i]; n > 0 {
+				named[user] = true
+				to.admitted(counted{user, kind, int64(n)})
+			}
+			if n := e.GPC[t.kinds.first+len(t.kinds.kinds)+i]; n > 0 {
+				to.refused(counted{user, kind, int64(n)})
+			}
+		}
+	})
+	return cmp.Or(err, unusable)
+}
+
+// readProgress reads what is in progress by credit, and the bytes of it. named are the users with requests since the last read.
+func (t *secondReader) readProgress(ctx context.Context, to secondSink, named map[string]bool) error {
+	var natives []nativeCount
+	flush := func() {
+		if t.hearers.natives != nil && len(natives) > 0 {
+			t.hearers.natives(natives)
+		}
+		natives = natives[:0]
+	}
+	busy := make(map[string]bool, len(t.busy))
+	hear := func(e *runtimeapi.Entry, of *limits.Limits) {
+		n := e.ConnCur
+		// Without credit those are requests that were asked about: their bodies are held by the clock in this entry.
+		if gpt(e, 0) == 0 && bandwidthOf(of).Limited() {
+			n = 0
+		}
+		to.inProgress(e.Key, n)
+		natives = append(natives, nativeCount{user: e.Key, of: of, inProgress: n, bytes: [2]int64{bandwidth.Down: e.BytesOut, bandwidth.Up: e.BytesIn}})
+		if len(natives) == maxNatives {
+			flush()
+		}
+	}
+	var unusable error
+	err := t.table.Dump(ctx, creditEntries, runtimeapi.Filter{Data: "conn_cur", Operator: "gt", Value: 0}, secondRate, func(e runtimeapi.Entry) {
+		if e.Process != t.process {
+			unusable = errNewProcess
+			return
+		}
+		busy[e.Key] = true
+		hear(&e, t.of(e.Key))
+		// No generation, but requests in progress: another agent has taken this credit back.
+		if !t.inherited && t.hearers.inherited != nil && gpt(&e, 0) == 0 {
+			flush()
+			t.hearers.inherited(e.Key, e.ConnCur)
+		}
+	})
+	flush()
+	if err := cmp.Or(err, unusable); err != nil {
+		return err
+	}
+	t.inherited = true
+	if t.hearers.present != nil {
+		for user := range busy {
+			t.hearers.present(user)
+		}
+		for user := range named {
+			t.hearers.present(user)
+		}
+	}
+	// Nothing is in progress any more, or was when the table was read; of short requests the bytes count.
+	var over []string
+	for user := range t.busy {
+		if !busy[user] {
+			over = append(over, user)
+		}
+	}
+	for user := range named {
+		if !busy[user] && !t.busy[user] && bandwidthOf(t.of(user)).Limited() {
+			over = append(over, user)
+		}
+	}
+	t.busy = busy
+	slices.Sort(over)
+	for some := range slices.Chunk(over, readBatch) {
+		entries, err := t.table.Read(ctx, creditEntries, some)
+		if err != nil {
+			return err
+		}
+		for i := range entries {
+			hear(&entries[i], t.of(entries[i].Key))
+		}
+	}
+	flush()
+	return nil
+}
+
+// watch tells once a minute which users the table of credit has, until ctx ends.
+func (t *secondReader) watch(ctx context.Context) error {
+	for daemon.Sleep(ctx, absentEvery) {
+		if err := t.readUsers(ctx); err != nil && ctx.Err() == nil {
+			t.metrics.tallyErrors.Inc()
+			t.log.Debug("users with credit not read", slog.Any("error", err))
+		}
+	}
+	return nil
+}
+
+func (t *secondReader) readUsers(ctx context.Context) error {
+	_, process, err := t.table.Variable(ctx, kindsVariable)
+	if err != nil {
+		return err
+	}
+	// From before the first entry: places that are given later may be missing in what is read, and are not forgotten for it.
+	began, users := time.Now(), map[string]bool{}
+	var unusable error
+	err = t.dumpUsers(ctx, process, func(e runtimeapi.Entry) {
+		users[e.Key] = true
+		if e.Process != process {
+			unusable = errNewProcess
+		}
+	})
+	if err := cmp.Or(err, unusable); err != nil {
+		return err
+	}
+	if t.hearers.absent != nil {
+		t.hearers.absent(process, began, func(user string) bool { return users[user] })
+	}
+	t.metrics.creditUsers.Set(float64(len(users)))
+	return nil
+}
+
+// dumpUsers reads the table of credit of a process. It stops when that one is
+// replaced: a process ends only once nobody reads from it, and until it does its requests
+// in progress count in full.
+func (t *secondReader) dumpUsers(ctx context.Context, process uint64, each func(runtimeapi.Entry)) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	defer func() { stop(nil); <-watched }()
+	go func() {
+		defer close(watched)
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			// An error here says nothing: the read itself fails if HAProxy is away.
+			if _, now, err := t.table.Variable(ctx, kindsVariable); err == nil && now != process {
+				stop(errNewProcess)
+			}
+		}
+	}()
+	err := t.table.Dump(ctx, creditEntries, runtimeapi.Filter{}, creditRate, each)
+	if err != nil && errors.Is(context.Cause(ctx), errNewProcess) {
+		return errNewProcess
+	}
+	return err
+}
+
+type requestKind struct {
+	verb      string // "": not known
+	operation string // "": none
+}
+
+// requestKinds says what the counters (gpc) of a second count, from number first on: requests admitted by credit of each
+// kind, then requests refused of each kind.
+type requestKinds struct {
+	first int
+	kinds []requestKind
+}
+
+// parseKinds reads what haproxy.cfg says of its counters, such as "4 GET PUT
+// GET/LIST /BULK": counter 4 is of GETs without operation class, counter 5 of PUTs without
+// one, counter 6 of the class LIST, which all are GETs, and counter 7 of the class BULK
+// with any verb; counters 8 to 11 are the same of refused requests.
+func parseKinds(text string) (requestKinds, error) {
+	const counters = 100 // that an entry can have
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		return requestKinds{}, fmt.Errorf("HAProxy does not tell what it counts (%s): it needs the haproxy.cfg of this version, and a reload", kindsVariable)
+	}
+	first, err := strconv.Atoi(words[0])
+	// What comes from HAProxy bounds memory here.
+	if err != nil || first < 0 || len(words) == 1 || first+2*(len(words)-1) > counters {
+		return requestKinds{}, fmt.Errorf("%s is %.100q: want the number of a counter, and what it and each one behind it counts, up to number %d", kindsVariable, text, counters-1)
+	}
+	k := requestKinds{first: first}
+	for _, word := range words[1:] {
+		verb, operation, _ := strings.Cut(word, "/")
+		kind := requestKind{verb, operation}
+		if len(word) > 100 || kind == (requestKind{}) || slices.Contains(k.kinds, kind) {
+			return requestKinds{}, fmt.Errorf("%s is %.100q: %.100q is not a verb or VERB/OPERATION that is there once", kindsVariable, text, word)
+		}
+		k.kinds = append(k.kinds, kind)
+	}
+	return k, nil
+}
