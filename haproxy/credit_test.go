@@ -72,6 +72,9 @@ func (r *rig) entry(t testing.TB, key string) map[string]int {
 	return e
 }
 
+// padding is what fills keys of sluice_seconds up in some of HAProxy's versions, as "show table" has it.
+var padding = regexp.MustCompile(`(?:\\x7[Ff]|\x7f)+$`)
+
 // seconds are a user's entries of sluice_seconds, by second: fields of "show table" by name.
 func (r *rig) seconds(t testing.TB, user string) map[int]map[string]int {
 	t.Helper()
@@ -81,7 +84,7 @@ func (r *rig) seconds(t testing.TB, user string) map[int]map[string]int {
 		for _, f := range strings.Fields(line) {
 			name, value, _ := strings.Cut(f, "=")
 			if name == "key" {
-				if of, key, _ := strings.Cut(value, "|"); key == user {
+				if of, key, _ := strings.Cut(padding.ReplaceAllString(value, ""), "|"); key == user {
 					second, _ = strconv.Atoi(of)
 				}
 			} else if n, err := strconv.Atoi(value); err == nil {
@@ -400,7 +403,7 @@ func TestCreditWithdrawn(t *testing.T) {
 
 // reopening opens a second again under each generation of its user's credit, so that credit can be given more than once in it.
 func reopening(cfg string) string {
-	track := "    http-request track-sc1 date(),concat(|,txn.sluice_user) table sluice_seconds if { sc_get_gpt(0,0) -m bool }\n"
+	track := "    http-request track-sc1 date(),concat(|,txn.sluice_user,\"${sluice_pad-}\") table sluice_seconds if { sc_get_gpt(0,0) -m bool }\n"
 	return strings.Replace(telling(cfg), track, track+"    http-request sc-set-gpt(1,1) sc_get_gpt(0,0) if { sc_get_gpt(0,0) -m bool }\n", 1)
 }
 
@@ -431,9 +434,10 @@ func withdrawals(t *testing.T, s setup) (times, admitted, leaks int) {
 		now := int(time.Now().Unix())
 		command := "set table sluice_credit key alice data.gpt 0"
 		for second := now - 1; second <= now+1; second++ {
-			command += fmt.Sprintf("; show table sluice_seconds key %d|alice", second)
+			key := fmt.Sprintf("%d|alice", second)
+			command += fmt.Sprintf("; show table sluice_seconds key %s; show table sluice_seconds key %s", key, key+strings.Repeat("\x7f", 144-len(key)))
 		}
-		for _, line := range regexp.MustCompile(`key=(\d+)\|alice .* gpc0=(\d+)`).FindAllStringSubmatch(r.runtime(t, command), -1) {
+		for _, line := range regexp.MustCompile(`key=(\d+)\|alice\S* .* gpc0=(\d+)`).FindAllStringSubmatch(r.runtime(t, command), -1) {
 			second, _ := strconv.Atoi(line[1])
 			drawn[withdrawal{g, second}], _ = strconv.Atoi(line[2])
 		}

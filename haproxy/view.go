@@ -47,10 +47,11 @@ type view struct {
 	Limits   limits.AddressLimits
 	Costs    costView
 
-	Hold           bool // some user's bandwidth is limited
-	LendsShares    bool // credit has shares of bandwidth
-	UnheardCounter int  // sticky counter for users about whom no agent answered
-	SmallBuffers   int  // bytes of a buffer before HAProxy 2.7
+	Hold           bool   // some user's bandwidth is limited
+	LendsShares    bool   // credit has shares of bandwidth
+	Pad            string // fills the keys of sluice_seconds, with a byte that no name has
+	UnheardCounter int    // sticky counter for users about whom no agent answered
+	SmallBuffers   int    // bytes of a buffer before HAProxy 2.7
 
 	AddressesLimited bool   // the limits of addresses use sticky counter 2
 	AddressTickets   bool   // addresses draw tickets: tables are asked first
@@ -71,7 +72,7 @@ type view struct {
 func (c Config) newView() (view, error) {
 	v := view{
 		Folder: ".", Fitted: c.Fitted, Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth, LendsShares: c.lendsShares(),
-		UnheardCounter: 1, SmallBuffers: 65536, ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
+		Pad: strings.Repeat(`\x7f`, 134), UnheardCounter: 1, SmallBuffers: 65536, ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
 	}
 	chain, err := ParseIdentify(cmp.Or(c.Identify, TryOut))
 	if err != nil {

@@ -170,7 +170,7 @@ func (t *secondReader) readSecond(ctx context.Context, second int64, to secondSi
 	prefix := runtimeapi.SecondKey("", second)
 	var unusable error
 	err := t.table.Dump(ctx, secondEntries, runtimeapi.Filter{Data: "gpt", Operator: "eq", Value: second}, secondRate, func(e runtimeapi.Entry) {
-		user, ok := strings.CutPrefix(e.Key, prefix)
+		user, ok := strings.CutPrefix(runtimeapi.UnpaddedSecondKey(e.Key), prefix)
 		switch {
 		case e.Process != t.process:
 			unusable = errNewProcess

@@ -198,9 +198,10 @@ func same(a, b Entry) bool {
 		slices.Equal(a.GPT, b.GPT) && slices.Equal(a.GPC, b.GPC) && a.Expires > 0 && a.Expires <= 10*time.Minute
 }
 
-// The entries of seconds are read behind the withdrawal of their user, those that are not there as empty ones.
+// The entries of seconds are read behind the withdrawal of their user, those that are not there as empty ones, and those whose keys are
+// filled up as others.
 func testWithdrawReadsSeconds(t *testing.T, s *stand) {
-	for _, command := range []string{"set table sluice_seconds key 5|a\\;b data.gpt 3", "set table sluice_seconds key 6|bob data.gpt 4"} {
+	for _, command := range []string{"set table sluice_seconds key 5|a\\;b data.gpt 3", "set table sluice_seconds key " + secondKeys("bob", 6)[1] + " data.gpt 4"} {
 		conn, err := net.Dial("unix", s.socket)
 		if err != nil {
 			t.Fatal(err)

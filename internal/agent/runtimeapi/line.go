@@ -59,8 +59,8 @@ func expressible(key string) error {
 		return fmt.Errorf("key of %d bytes: haproxy's runtime API takes 1 to %d", len(key), maxKey)
 	}
 	for i := range len(key) {
-		// haproxy.cfg replaces names with such bytes by their hash, so that no user has one.
-		if c := key[i]; c < 0x20 || c == 0x7f {
+		// haproxy.cfg replaces names with such bytes by their hash, so that no user has one. It fills keys with 0x7f.
+		if c := key[i]; c < 0x20 {
 			return fmt.Errorf("key %q: control bytes cannot be given to haproxy's runtime API", key)
 		}
 	}

@@ -18,7 +18,9 @@ package runtimeapi
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -84,7 +86,9 @@ func (c *Client) Withdraw(ctx context.Context, granted uint32, keys []string, se
 		// Read in the same line, right behind: HAProxy runs a line's commands in their order.
 		line = appendKeyed(line, "show", creditTable, key)
 		for _, second := range seconds {
-			line = appendKeyed(line, "show", secondsTable, SecondKey(key, second))
+			for _, secondKey := range secondKeys(key, second) {
+				line = appendKeyed(line, "show", secondsTable, secondKey)
+			}
 		}
 		return line
 	}, func(line []byte, some []string) error {
@@ -92,14 +96,24 @@ func (c *Client) Withdraw(ctx context.Context, granted uint32, keys []string, se
 		for _, key := range some {
 			a.lookups = append(a.lookups, lookup{creditTable, key})
 			for _, second := range seconds {
-				a.lookups = append(a.lookups, lookup{secondsTable, SecondKey(key, second)})
+				for _, secondKey := range secondKeys(key, second) {
+					a.lookups = append(a.lookups, lookup{secondsTable, secondKey})
+				}
 			}
 		}
 		if err := c.sendLine(ctx, c.calls, line, &a); err != nil {
 			return err
 		}
-		for each := 1 + len(seconds); len(a.entries) > 0; a.entries = a.entries[each:] {
-			withdrawals = append(withdrawals, Withdrawal{a.entries[0], a.entries[1:each]})
+		for each := 1 + 2*len(seconds); len(a.entries) > 0; a.entries = a.entries[each:] {
+			w := Withdrawal{Entry: a.entries[0]}
+			for both := range slices.Chunk(a.entries[1:each], 2) {
+				found := both[0]
+				if both[1].Found {
+					found = both[1]
+				}
+				w.Seconds = append(w.Seconds, found)
+			}
+			withdrawals = append(withdrawals, w)
 		}
 		return nil
 	})
@@ -109,6 +123,21 @@ func (c *Client) Withdraw(ctx context.Context, granted uint32, keys []string, se
 // SecondKey is the key of a user's entry of sluice_seconds for a second.
 func SecondKey(user string, second int64) string {
 	return strconv.FormatInt(second, 10) + "|" + user
+}
+
+// pad is what fills a key up to its full length, in some of HAProxy's versions: see sluice_pad in haproxy.cfg.
+const (
+	pad          = "\x7f"
+	secondKeyLen = 144
+)
+
+// UnpaddedSecondKey is SecondKey's for a key as HAProxy tells it.
+func UnpaddedSecondKey(key string) string { return strings.TrimRight(key, pad) }
+
+// secondKeys are the keys that the entry can have: as it is, and filled up.
+func secondKeys(user string, second int64) [2]string {
+	key := SecondKey(user, second)
+	return [2]string{key, key + strings.Repeat(pad, max(0, secondKeyLen-len(key)))}
 }
 
 // Read returns the entries of a table that have the keys, in their order. One that does
