@@ -38,7 +38,7 @@ user: the name, in quotes if it is not plain; ~HASH if it is too long or odd to 
 
 tier, state: ok, throttled (until the window of a request limit ends), blocked (until less is in progress) or spent (nothing is left of a limit of costs)
 
-rate/s: requests that were admitted; refused/s: and that agents refused; in progress: requests; down, up: bytes per second
+rate/s: requests that were admitted; refused/s: and refused; in progress: requests; down, up: bytes per second
 
 nearest, used: the limit that the user is nearest to, and how much of it is used. A limit that requests are refused for now comes first. Of a limit per second the last full second is shown, if more was used then.
 

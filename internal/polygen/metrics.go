@@ -35,7 +35,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		clusterStarted: f.Counters("sluice_cluster_requests_started_total",
 			"Requests that all instances have admitted, limited or not, by their users' tier, and by class: each counts for its verb, and for its operation class if it has one. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.", "tier", "class"),
 		clusterRefused: f.Counters("sluice_cluster_requests_refused_total",
-			"Requests that all agents have refused for a limit, by tier and class as sluice_cluster_requests_started_total.", "tier", "class"),
+			"Requests that all instances have refused for a limit, by tier and class as sluice_cluster_requests_started_total.", "tier", "class"),
 		clusterEnded: f.Counters("sluice_cluster_requests_ended_total",
 			"Requests of all instances that have ended, however they ended, by their users' tier. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.", "tier"),
 		policies: f.Counters("sluice_policies_sent_total",
