@@ -184,7 +184,7 @@ func TestFailures(t *testing.T) {
 }
 
 // haproxys are tables and backends of HAProxy's that are no metrics of ours.
-var haproxys = map[string]bool{"sluice_agent": true, "sluice_address": true, "sluice_health": true, "sluice_seconds": true, "sluice_credit": true, "sluice_unreadable": true}
+var haproxys = map[string]bool{"sluice_agent": true, "sluice_address": true, "sluice_seconds": true, "sluice_credit": true, "sluice_unreadable": true}
 
 // longest is how many words one reads in ten minutes, and the code map.
 const longest = 2350

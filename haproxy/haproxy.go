@@ -26,7 +26,7 @@ var Files embed.FS
 
 // written are the files that Write writes, haproxy.cfg first.
 var written = []string{
-	"haproxy.cfg", "spoe.cfg", "health-paths.lst", "exempt-addresses.lst", "exempt-paths.lst", "exempt-prefixes.lst",
+	"haproxy.cfg", "spoe.cfg", "exempt-addresses.lst", "exempt-paths.lst", "exempt-prefixes.lst",
 	"lua/bandwidth.lua", "lua/bandwidth_clock.lua", "lua/costs.lua", "lua/cost_queue.lua", "lua/cost_scanner.lua", "lua/local_addresses.lua",
 }
 
@@ -39,16 +39,6 @@ const (
 
 // MinVersion is the oldest HAProxy that the files run on.
 const MinVersion = "2.6"
-
-// healthPaths are the lines of health-paths.lst for chains that do not read S3 requests. To an
-// S3 server each path is a bucket, whose owner would not be limited.
-const healthPaths = `/-/healthy
-/-/ready
-/health
-/healthz
-/livez
-/readyz
-`
 
 // Write renders the files into dir, which it creates if need be. It returns the
 // path of haproxy.cfg and the environment that HAProxy needs besides its own.
@@ -162,10 +152,6 @@ func (c Config) filesOf(v view) (map[string]string, error) {
 	}
 	if files["spoe.cfg"], err = render(spoeTemplate, "whole", v); err != nil {
 		return nil, err
-	}
-	// With S3 each path may be somebody's bucket.
-	if !slices.ContainsFunc(v.Chain, func(l chainLink) bool { return l.Kind == "s3" }) {
-		files["health-paths.lst"] += healthPaths
 	}
 	// Added to what the lists have as they are shipped.
 	lists, err := exemptLists(c.Exempt)

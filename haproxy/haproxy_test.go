@@ -137,7 +137,6 @@ func TestWrite(t *testing.T) {
 		t.Errorf("file = %s, want %s", file, want)
 	}
 	more := map[string]string{
-		"health-paths.lst":     healthPaths,
 		"exempt-addresses.lst": "10.0.0.0/8\n::1/128\n192.0.2.0/24\n",
 		"exempt-paths.lst":     "/a\n/c*d\n",
 		"exempt-prefixes.lst":  "/b/\n/\n",

@@ -349,105 +349,19 @@ func TestNativeRefusalOfLongNames(t *testing.T) {
 	}
 }
 
-// byHeader is a chain without s3, whose paths may be health checks. They are counted for an hour, so that the test may be slow.
-var byHeader = setup{Config: Config{Identify: "header,basic,ip"}, edit: func(cfg string) string {
-	return withDoors(strings.Replace(cfg, "http_req_rate(1s)", "http_req_rate(1h)", 1))
-}}
-
-// Health checks skip everything, for a chain that does not read S3 requests: only GET and
-// HEAD of the listed paths, without a query and a body.
-func TestHealthChecks(t *testing.T) {
-	r := shared(t, byHeader)
-	r.teach(t, "block", "bob", time.Now().Add(time.Hour), 1)
-	r.teach(t, "block", client, time.Now().Add(time.Hour), 1)
-	for _, row := range []struct {
-		name, request string
-		check         bool
-	}{
-		{"GET", httpGET("/healthz", "X-User: bob"), true},
-		{"without a name", httpGET("/-/healthy"), true},
-		{"HEAD", httpRequest("HEAD", "/readyz", "X-User: bob"), true},
-		{"an announced body of nothing", httpGET("/health", "X-User: bob", "Content-Length: 0"), true},
-		{"a query", httpGET("/healthz?verbose", "X-User: bob"), false},
-		{"an empty query", httpGET("/healthz?", "X-User: bob"), false},
-		{"a body", httpGET("/healthz", "X-User: bob", "Content-Length: 1") + "x", false},
-		{"a body in chunks", httpGET("/healthz", "X-User: bob", "Transfer-Encoding: chunked") + "1\r\nx\r\n0\r\n\r\n", false},
-		{"POST", httpRequest("POST", "/healthz", "X-User: bob", "Content-Length: 0"), false},
-		{"PUT", httpRequest("PUT", "/health", "X-User: bob", "Content-Length: 1") + "x", false},
-		{"DELETE", httpRequest("DELETE", "/healthz", "X-User: bob"), false},
-		{"a method of one's own", httpRequest("GETX", "/healthz", "X-User: bob"), false},
-		{"a slash more", httpGET("/healthz/", "X-User: bob"), false},
-		{"another path", httpGET("/healthzz", "X-User: bob"), false},
-		{"a path below", httpGET("/x/healthz", "X-User: bob"), false},
-		{"two slashes", httpGET("//healthz", "X-User: bob"), false},
-		{"capital letters", httpGET("/HEALTHZ", "X-User: bob"), false},
-		{"in the query", httpGET("/x?/healthz", "X-User: bob"), false},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			want := map[bool]int{true: 200, false: 429}[row.check]
-			if got := r.send(t, row.request)[0]; got.Status != want {
-				t.Errorf("status of a blocked user = %d, want %d", got.Status, want)
-			}
-			if asked := r.takeAsked(t); len(asked) != 0 {
-				t.Errorf("asked %v, want nothing", asked)
-			}
-		})
-	}
-
-	// A body that is still on its way is one, too.
-	if got := r.begin(t, httpGET("/healthz", "X-User: bob", "Content-Length: 9")).answer(); got.Status != 429 {
-		t.Errorf("status before the body is there = %d, want 429", got.Status)
-	}
-}
-
-// Of an address there are ten health checks a second; more are requests like any other. An IPv6 host
-// has as many as an IPv4 one.
-func TestHealthChecksAreBounded(t *testing.T) {
-	r := shared(t, byHeader)
-	for _, address := range []string{"192.0.2.7", "2001:db8:1:2::%d", "192.0.2.8"} {
-		for i := range 12 {
-			if got := r.sendFrom(t, strings.Replace(address, "%d", strconv.Itoa(i+1), 1), httpGET("/healthz", "X-User: alice")); got.Status != 200 {
-				t.Errorf("%s: status of check %d = %d, want 200", address, i, got.Status)
-			}
-		}
-		if diff := cmp.Diff([]question{{"alice", "GET"}, {"alice", "GET"}}, r.takeAsked(t)); diff != "" {
-			t.Errorf("%s: 12 checks asked (-want +got):\n%s", address, diff)
-		}
-	}
-}
-
-// A chain that reads S3 requests has no health checks: each path is a bucket.
-func TestNoHealthChecksWithS3(t *testing.T) {
-	for chain, want := range map[string]bool{"auto": false, "s3": false, "header,s3,ip": false, "header,ip": true} {
-		files, err := Config{Identify: chain}.files()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Contains(files["health-paths.lst"], healthPaths); got != want {
-			t.Errorf("%s: health checks %t, want %t", chain, got, want)
-		}
-	}
-	r := shared(t, usual)
-	for _, path := range strings.Fields(healthPaths) {
-		r.send(t, httpGET(path, "Authorization: AWS AKID:sig"))
-		if diff := cmp.Diff([]question{{"AKID", "GET"}}, r.takeAsked(t)); diff != "" {
-			t.Errorf("%s asked (-want +got):\n%s", path, diff)
-		}
-	}
-}
+// byHeader is a chain without s3.
+var byHeader = setup{Config: Config{Identify: "header,basic,ip"}, edit: withDoors}
 
 func TestOriginSeesNoSluiceHeaders(t *testing.T) {
 	r := shared(t, byHeader)
-	for _, path := range []string{"/", "/healthz"} {
-		r.send(t, httpGET(path, "Sluice-Reason: fake", "sluice-user: eve", "X-Sluice: stays"))
-		seen := r.takeSeen()
-		if len(seen) != 1 {
-			t.Fatalf("%d requests reached the origin, want 1", len(seen))
-		}
-		h := seen[0].Header
-		if h.Get("Sluice-Reason") != "" || h.Get("Sluice-User") != "" || h.Get("X-Sluice") != "stays" || h.Get("X-Forwarded-For") != client {
-			t.Errorf("%s: origin got %v, want X-Sluice and X-Forwarded-For but no Sluice-*", path, h)
-		}
+	r.send(t, httpGET("/", "Sluice-Reason: fake", "sluice-user: eve", "X-Sluice: stays"))
+	seen := r.takeSeen()
+	if len(seen) != 1 {
+		t.Fatalf("%d requests reached the origin, want 1", len(seen))
+	}
+	h := seen[0].Header
+	if h.Get("Sluice-Reason") != "" || h.Get("Sluice-User") != "" || h.Get("X-Sluice") != "stays" || h.Get("X-Forwarded-For") != client {
+		t.Errorf("origin got %v, want X-Sluice and X-Forwarded-For but no Sluice-*", h)
 	}
 }
 
@@ -463,14 +377,14 @@ func TestKeepAliveAndPipelining(t *testing.T) {
 	r.refuseWith(refuseBad)
 	// All on one connection, so that nothing of a request may stay for the next.
 	answers := r.send(t,
-		httpGET("/1", "X-User: good"), httpGET("/2", "X-User: bad"), httpGET("/3"), httpGET("/healthz", "X-User: bad"),
+		httpGET("/1", "X-User: good"), httpGET("/2", "X-User: bad"), httpGET("/3"),
 		httpGET("/4", basic("good:x")), httpGET("/5", "X-User: bad"),
 	)
 	var status []int
 	for _, a := range answers {
 		status = append(status, a.Status)
 	}
-	if diff := cmp.Diff([]int{200, 429, 200, 200, 200, 429}, status); diff != "" {
+	if diff := cmp.Diff([]int{200, 429, 200, 200, 429}, status); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
 	want := []question{{"good", "GET"}, {"bad", "GET"}, {client, "GET"}, {"good", "GET"}, {"bad", "GET"}}

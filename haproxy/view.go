@@ -60,7 +60,6 @@ type view struct {
 	AddressExpire    int64  // and for how many seconds
 	Answers          []addressAnswer
 
-	ShortFirst         bool   // health checks come after the rules of users with credit
 	NameInline         bool   // the rules of users with credit read the name in its header
 	Header, HeaderCase string // of NameInline
 	ReadsCredentials   bool   // credentials may be unreadable, and names may need a digest
@@ -96,8 +95,7 @@ func (c Config) newView() (view, error) {
 		})
 	}
 	v.CreditFirst = !v.AddressTickets && len(v.Credit.Operations) == 0
-	v.ShortFirst = c.Fitted && !v.AddressesLimited
-	if v.ShortFirst && len(chain) == 1 && chain[0].Kind == "header" && !v.Hold {
+	if c.Fitted && !v.AddressesLimited && len(chain) == 1 && chain[0].Kind == "header" && !v.Hold {
 		v.NameInline, v.Header, v.HeaderCase = true, v.Chain[0].Param, v.Chain[0].Case
 	}
 	// Counters 1 and 2 are for requests in progress and for their addresses.
