@@ -8,9 +8,12 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// maxCreditClasses bounds the classes that have tickets: an entry of HAProxy's has at most 100 counters, one for each
-// class with tickets and two for each kind of request.
-const maxCreditClasses = 40
+// maxCounters is how many counters (gpc) an entry of a table can have.
+const maxCounters = 100
+
+// maxCreditClasses bounds the classes that have tickets: each may take three counters, the eight verbs take two, and the
+// requests that no agent answered about one.
+const maxCreditClasses = (maxCounters - 17) / 3
 
 // creditClasses are the classes that have tickets as shipped: all requests together, and
 // every verb.
@@ -44,30 +47,37 @@ func CreditClasses(set *limits.Set) []string {
 // it takes unknown ones for OPTIONS.
 var shortMethods = []string{"GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"}
 
-// maxCounters is how many counters (gpc) an entry of a table can have.
-const maxCounters = 100
-
 // unlimitedTickets is how many tickets a second the agent gives of a class that is not limited.
 const unlimitedTickets = 1 << 28
 
 // Elements (gpt) of an entry of sluice_credit.
 const (
 	clockElement  = 4 // where the clock of bandwidth down began; the one up is behind it
+	placeElement  = 1
 	ticketElement = 6 // tickets a second of the first class; the other classes and the shares of bandwidth are behind it
+)
+
+// How far a request came that HAProxy did not admit by credit, as txn.sluice_over has it: these were drawn, and the last one did not
+// suffice.
+const (
+	overOperation = iota + 1
+	overVerb
+	overAll
+	overPlaces
+	overGeneration // another one by now
 )
 
 // creditRules are the classes, kinds and numbers of the rules about credit in haproxy.cfg.tmpl.
 type creditRules struct {
-	All        ticketClass
-	Verbs      []ticketClass // with tickets of their own
-	Operations []ticketClass // with tickets of their own
-	Fast       []fastRule    // rules that admit most requests before their class is known; none if operations have tickets
-	Plain      []string      // verbs without tickets of their own
-	Kinds      []requestKind
-	Counted    []string // names of the operations among the kinds
+	Tickets []ticketClass
+	Place   ticketClass  // as if places were tickets
+	Fast    []creditRule // admit most requests before their class is known; none if operations have tickets
+	Rules   []creditRule // admit all kinds
+	Kinds   []requestKind
+	Counted []string // names of the operations among the kinds
 
-	Classes, KindNames string // for the agent
-	FirstKind, Unheard int    // counters
+	Classes            string // for the agent: see haproxy.cfg
+	Unheard            int    // counter
 	Elements, Counters int    // of an entry of sluice_credit; of an entry of sluice_seconds
 	ShareDown, ShareUp int    // elements of the shares
 	ClockDown, ClockUp int    // elements of the clocks
@@ -77,113 +87,146 @@ type creditRules struct {
 // A ticketClass is a class that has tickets.
 type ticketClass struct {
 	Name      string
+	ACL       string // draws a ticket that suffices, or notes Over
+	Over      int
 	Each      int    // element: tickets a second
 	Drawn     int    // counter: tickets drawn in a second
-	Condition string // of requests of the class, for RateLimit
+	Returned  int    // counter: and not used
+	Condition string // of requests of the class
 }
 
-// A fastRule admits the requests of one method.
-type fastRule struct {
-	Method   string
-	Ticket   *ticketClass // nil: the method has no tickets of its own
-	Admitted int          // counter
+// A creditRule admits requests by credit.
+type creditRule struct {
+	Condition string
+	Tickets   []ticketClass // that are drawn, in this order
+	Count     int           // counter of requests that no ticket counts; -1: none
 }
 
 // A requestKind is what requests are counted by: their operation if that has counters, else their verb.
 type requestKind struct {
-	Name, Condition   string
-	Admitted, Refused int // counters
+	Condition string
+	Refused   int // counter
 }
 
 func newCreditRules(classes []string, operations []limits.Class, shares bool) (creditRules, error) {
-	// The rules of haproxy.cfg itself draw the ticket of "*" as that of class 0.
-	if len(classes) == 0 || len(classes) > maxCreditClasses || classes[0] != limits.All {
-		return creditRules{}, fmt.Errorf("classes that have tickets %q: want 1 to %d, the first %q", classes, maxCreditClasses, limits.All)
-	}
 	n := len(classes)
+	if n > maxCreditClasses {
+		return creditRules{}, fmt.Errorf("%d classes that have tickets: want %d at most", n, maxCreditClasses)
+	}
 	r := creditRules{
-		Classes: strings.Join(classes, " "), FirstKind: n, Elements: ticketElement + n, ShareDown: ticketElement + n, ShareUp: ticketElement + n + 1,
+		Place:    ticketClass{ACL: "sluice_place", Over: overPlaces, Each: placeElement},
+		Elements: ticketElement + n, ShareDown: ticketElement + n, ShareUp: ticketElement + n + 1,
 		ClockDown: clockElement, ClockUp: clockElement + 1, Unlimited: unlimitedTickets - 1,
 	}
 	if shares {
 		r.Elements += 2
 	}
 	for i, class := range classes {
-		c := ticketClass{Name: class, Each: ticketElement + i, Drawn: i}
+		c := ticketClass{Name: class, ACL: "sluice_ticket_" + class, Over: overVerb, Each: ticketElement + i, Drawn: i, Returned: n + i}
 		switch {
 		case class == limits.All:
-			r.All = c
+			c.ACL, c.Over = "sluice_ticket", overAll
 		case slices.Contains(creditClasses(), class):
-			c.Condition = fmt.Sprintf(" { var(txn.sluice_class) -m str %s }", class)
-			// The fast rules know no class.
-			if slices.Contains(shortMethods, class) {
-				c.Condition = fmt.Sprintf(" { method %s }", class)
-			}
-			r.Verbs = append(r.Verbs, c)
+			c.Condition = " " + ofVerb(class)
 		case className.MatchString(class):
-			c.Condition = fmt.Sprintf(" { var(txn.sluice_op) -m str %s }", class)
-			r.Operations = append(r.Operations, c)
+			c.Over, c.Condition = overOperation, " "+ofOperation(class)
 		default:
 			return r, fmt.Errorf("class that has tickets %q: want a verb, or 1 to 32 of A-Z, 0-9 and _, the first a letter", class)
 		}
+		r.Tickets = append(r.Tickets, c)
 	}
-	for _, verb := range creditClasses()[1:] {
-		if !slices.Contains(classes, verb) {
-			r.Plain = append(r.Plain, verb)
-		}
+	if len(r.operationTickets()) == 0 {
+		operations = nil // requests are admitted before they are classified
 	}
-	if len(r.Operations) == 0 {
-		operations = nil // the fast rules admit requests before they are classified
-	}
-	r.addKinds(operations)
-	if len(r.Operations) == 0 {
-		for _, method := range shortMethods {
-			rule := fastRule{Method: method, Admitted: r.FirstKind + slices.IndexFunc(r.Kinds, func(k requestKind) bool { return k.Name == method })}
-			if i := slices.IndexFunc(r.Verbs, func(c ticketClass) bool { return c.Name == method }); i >= 0 {
-				rule.Ticket = &r.Verbs[i]
-			}
-			r.Fast = append(r.Fast, rule)
-		}
-	}
+	r.addRules(operations)
 	return r, nil
 }
 
-// addKinds adds a kind for each verb, limited or not, and for as many operations as there are counters for.
-// Requests of all other operations count by their verb.
-func (r *creditRules) addKinds(operations []limits.Class) {
-	kinds := creditClasses()[1:]
-	operations = operations[:min(len(operations), (maxCounters-1-r.FirstKind)/2-len(kinds))]
-	for _, o := range operations {
-		r.Counted = append(r.Counted, o.Name)
+func ofVerb(verb string) string { return "{ var(txn.sluice_class) -m str " + verb + " }" }
+
+func ofOperation(name string) string { return "{ var(txn.sluice_op) -m str " + name + " }" }
+
+// addRules adds the rules that admit requests by credit, and the kinds that requests count by: each verb, limited or not, each operation
+// that has tickets, and as many others as there are counters for. Requests of all other operations count by their verb. The tickets of a
+// kind count it; one without has a counter, but if all requests have tickets, what is left of these is GETs.
+func (r *creditRules) addRules(operations []limits.Class) {
+	of := func(class string) []ticketClass { // one or none
+		i := slices.IndexFunc(r.Tickets, func(c ticketClass) bool { return c.Name == class })
+		if i < 0 {
+			return nil
+		}
+		return r.Tickets[i : i+1]
 	}
-	add := func(name, condition string) {
-		r.Kinds = append(r.Kinds, requestKind{Name: name, Condition: condition})
+	n, all, verbs := len(r.Tickets), of(limits.All), creditClasses()[1:]
+	words, plain := make([]string, n), []string(nil)
+	for i, c := range r.Tickets {
+		words[i] = c.Name
 	}
-	// A request counts once: by its operation if it has one, else by its verb.
+	counter := func(word string) int {
+		plain = append(plain, word)
+		return 2*n + len(plain) - 1
+	}
 	other := ""
-	if len(operations) > 0 {
+	room := maxCounters - 1 - 2*n - 2*len(verbs) - len(r.operationTickets())
+	for _, o := range operations {
+		own, verb, count := of(o.Name), verbOf(o), -1
+		switch {
+		case len(own) > 0:
+			words[own[0].Drawn] = verb + "/" + o.Name
+		case room < 2:
+			continue
+		default:
+			room -= 2
+			count = counter(verb + "/" + o.Name)
+		}
+		for _, v := range verbs {
+			if t := of(v); len(t) > 0 && (verb == v || verb == "") {
+				r.Rules = append(r.Rules, creditRule{ofOperation(o.Name) + " " + ofVerb(v), slices.Concat(own, t, all), count})
+			}
+		}
+		if verb == "" || len(of(verb)) == 0 {
+			r.Rules = append(r.Rules, creditRule{ofOperation(o.Name), slices.Concat(own, all), count})
+		}
+		r.Counted = append(r.Counted, o.Name)
 		other = " !sluice_counted"
 	}
-	for _, verb := range kinds {
-		add(verb, fmt.Sprintf("{ var(txn.sluice_class) -m str %s }%s", verb, other))
+	for _, verb := range verbs {
+		own, count := of(verb), -1
+		// Where operations count, a verb's tickets are theirs as well.
+		if len(operations) > 0 || len(own) == 0 && (verb != "GET" || len(all) == 0) {
+			count = counter(verb)
+		}
+		tickets := slices.Concat(own, all)
+		condition := ofVerb(verb)
+		// Before a request is classified: a rule that is tried has drawn, so the last one is for all others.
+		if len(r.operationTickets()) == 0 {
+			condition = fmt.Sprintf("{ method,upper -m str %s }", verb)
+			if verb == "OTHER" {
+				condition = ""
+			}
+			if slices.Contains(shortMethods, verb) {
+				r.Fast = append(r.Fast, creditRule{fmt.Sprintf("{ method %s }", verb), tickets, count})
+			}
+		}
+		r.Rules = append(r.Rules, creditRule{condition, tickets, count})
 	}
-	for _, o := range operations {
-		add(verbOf(o)+"/"+o.Name, fmt.Sprintf("{ var(txn.sluice_op) -m str %s }", o.Name))
+	r.Classes = strings.Join(slices.Concat(words, []string{"|"}, plain), " ")
+	for i, word := range slices.Concat(words, plain) {
+		verb, operation, _ := strings.Cut(word, "/")
+		condition := ofOperation(operation)
+		if operation == "" {
+			condition = ofVerb(strings.Replace(verb, limits.All, "GET", 1)) + other
+		}
+		if i >= n || word != limits.All && !slices.Contains(plain, word) || word == limits.All && !slices.Contains(slices.Concat(words, plain), "GET") {
+			r.Kinds = append(r.Kinds, requestKind{condition, 2*n + len(plain) + len(r.Kinds)})
+		}
 	}
-	names := make([]string, len(r.Kinds))
-	for i := range r.Kinds {
-		k := &r.Kinds[i]
-		k.Admitted, k.Refused = r.FirstKind+i, r.FirstKind+len(r.Kinds)+i
-		names[i] = k.Name
-	}
-	r.Unheard = r.FirstKind + 2*len(r.Kinds)
+	r.Unheard = 2*n + len(plain) + len(r.Kinds)
 	r.Counters = r.Unheard + 1
-	r.KindNames = fmt.Sprintf("%d %s", r.FirstKind, strings.Join(names, " "))
 }
 
-// Tickets are all classes that have tickets.
-func (r creditRules) Tickets() []ticketClass {
-	return slices.Concat([]ticketClass{r.All}, r.Verbs, r.Operations)
+func (r *creditRules) operationTickets() []ticketClass {
+	return slices.DeleteFunc(slices.Clone(r.Tickets), func(c ticketClass) bool { return c.Over != overOperation })
 }
 
 // verbOf is the verb of all requests of an operation class, "" if there are several.

@@ -17,7 +17,7 @@ import (
 
 // Where requests with a field X-Pause wait for their body, so that a test can act between two rules: above these lines of haproxy.cfg.
 var pauses = map[string]string{
-	"before-the-key": "    # One user, one key, whatever the bytes",
+	"not-admitted":   "    # Tickets that were drawn and admitted nothing.",
 	"claimed":        "    http-request sc-set-gpt(1,1) var(txn.sluice_generation)",
 	"before-writing": "    http-request sc-set-gpt(1,0) var(txn.sluice.places)",
 	"written":        "    # Withdrawn meanwhile:",
@@ -26,7 +26,7 @@ var pauses = map[string]string{
 // Rules within which a request can stand still as well, as a thread may: between the last ticket and the last look at the
 // generation, and between what the rule asks that claims a second, and its write.
 var (
-	lastLook = regexp.MustCompile(`(?m)^    http-request set-var\(txn\.sluice_admitted\) bool\(true\) if (sluice_opened .*) sluice_unchanged$`)
+	lastLook = regexp.MustCompile(`(?m)^    http-request allow if (.* !sluice_tried .*) sluice_unchanged( .*)?$`)
 	claim    = regexp.MustCompile(`(?m)^    http-request sc-set-gpt\(0,1\) var\(txn\.sluice_now\) if (!sluice_opened .*)$`)
 )
 
@@ -40,7 +40,7 @@ func withPauses(cfg string) string {
 	}
 	cfg = strings.Replace(cfg, "\nglobal\n", "\nglobal\n    set-var proc.test_still bool(false)\n", 1)
 	cfg = lastLook.ReplaceAllString(cfg, "    http-request set-var(txn.test_drew) bool(true) if $1\n"+wait("with-a-ticket")+
-		"    http-request set-var(txn.sluice_admitted) bool(true) if { var(txn.test_drew) -m found } sluice_unchanged\n"+
+		"    http-request allow if { var(txn.test_drew) -m found } sluice_unchanged$2\n"+
 		"    http-request unset-var(txn.test_drew)")
 	return claim.ReplaceAllString(cfg, "    http-request set-var(txn.test_claims) bool(true) if $1\n"+wait("claiming")+
 		"    http-request sc-set-gpt(0,1) var(txn.sluice_now) if { var(txn.test_claims) -m found }")
@@ -117,7 +117,7 @@ func TestCreditWithdrawnBehindAPlace(t *testing.T) {
 	r.lend(t, "alice", credit(1, nil))
 	running := r.starts("alice", 1)
 	g.await(t, 2)
-	goOn := r.paused(t, "before-the-key")
+	goOn := r.paused(t, "not-admitted")
 	r.set(t, "sluice_credit", "alice", "data.gpt 0")
 	g.let(100)
 	if got := statuses(running, 1); got[200] != 1 {

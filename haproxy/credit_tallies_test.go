@@ -3,6 +3,7 @@ package haproxy
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,21 +16,40 @@ import (
 // kinds is how many requests of a user HAProxy says that it admitted by credit, or refused, by their kind: as the agent reads it.
 func (r *rig) kinds(t testing.TB, user string, refused bool) map[string]int {
 	t.Helper()
-	_, text, _ := strings.Cut(r.cli(t, "get var proc.sluice_kinds"), "value=<")
+	_, text, _ := strings.Cut(r.cli(t, "get var proc.sluice_classes"), "value=<")
 	text, _, whole := strings.Cut(text, ">")
-	words := strings.Fields(text)
-	var first int
-	if n, err := fmt.Sscan(text, &first); n != 1 || err != nil || !whole || len(words) < 2 {
-		t.Fatalf("proc.sluice_kinds is %q, want a number and words", text)
+	before, behind, bar := strings.Cut(text, "|")
+	classes, others := strings.Fields(before), strings.Fields(behind)
+	if !whole || !bar {
+		t.Fatalf("proc.sluice_classes is %q, want words and a bar", text)
 	}
-	if refused {
-		first += len(words) - 1
-	}
-	kinds := map[string]int{}
-	for i, kind := range words[1:] {
-		if n := r.sum(t, user, first+i); n > 0 {
-			kinds[kind] = n
+	kinds, next, ofAll := map[string]int{}, 2*len(classes)+len(others), 0
+	add := func(kind string, admitted int) {
+		n := admitted
+		if refused {
+			n = r.sum(t, user, next)
 		}
+		next++
+		if n > 0 {
+			kinds[kind] += n
+		}
+		ofAll -= admitted
+	}
+	for i, class := range classes {
+		used := r.sum(t, user, i) - r.sum(t, user, len(classes)+i)
+		switch {
+		case class == "*" && !slices.Contains(slices.Concat(classes, others), "GET"):
+			ofAll += used
+			add("GET", 0)
+		case class != "*" && !slices.Contains(others, class):
+			add(class, used)
+		}
+	}
+	for i, kind := range others {
+		add(kind, r.sum(t, user, 2*len(classes)+i))
+	}
+	if ofAll > 0 && !refused {
+		kinds["GET"] += ofAll
 	}
 	return kinds
 }
@@ -49,6 +69,7 @@ func TestAdmittedByCreditIsCounted(t *testing.T) {
 	}{
 		{"by method", single, verbs, 3},
 		{"some verbs", fewClasses, verbs, 2},
+		{"all requests", fitted, verbs, -1},
 		{"by class", singleLogging, verbs, 3},
 		{"operations that have no tickets", usual.with(moving.ServeHTTP), verbs, 3},
 		{"operations", operating, classes, 1},
@@ -96,7 +117,7 @@ func TestAdmittedByCreditIsCounted(t *testing.T) {
 	}
 }
 
-// There is room for 40 operation classes.
+// There is room for 40 operation classes, of which one has tickets.
 func TestTalliesOfOperations(t *testing.T) {
 	var many []limits.Class
 	for i := range 105 {
@@ -106,8 +127,8 @@ func TestTalliesOfOperations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Kinds) != 48 || r.Counters != 99 {
-		t.Errorf("%d kinds and %d counters, want 48 and 99 of 100", len(r.Kinds), r.Counters)
+	if len(r.Kinds) != 48 || r.Counters != 100 {
+		t.Errorf("%d kinds and %d counters, want 48 and 100", len(r.Kinds), r.Counters)
 	}
 }
 

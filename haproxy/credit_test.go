@@ -230,12 +230,12 @@ func TestCreditIsExact(t *testing.T) {
 		target  string
 		classes string
 	}{
-		{"by method", lending, "/", strings.Join(creditClasses(), " ")},
-		{"few classes", fewClasses, "/", "* GET PUT"},
-		{"fitted, all requests", fitted, "/", "*"},
-		{"by class", logging, "/", strings.Join(creditClasses(), " ")},
-		{"operation", operating, "/?list", "* PUT LIST"},
-		{"addresses", manyOfAnAddress, "/", strings.Join(creditClasses(), " ")},
+		{"by method", lending, "/", strings.Join(creditClasses(), " ") + " |"},
+		{"few classes", fewClasses, "/", "* GET PUT | HEAD POST DELETE PATCH OPTIONS OTHER"},
+		{"fitted, all requests", fitted, "/", "* | HEAD PUT POST DELETE PATCH OPTIONS OTHER"},
+		{"by class", logging, "/", strings.Join(creditClasses(), " ") + " |"},
+		{"operation", operating, "/?list", "* PUT GET/LIST | /BULK OTHER/MAKE GET HEAD PUT POST DELETE PATCH OPTIONS OTHER"},
+		{"addresses", manyOfAnAddress, "/", strings.Join(creditClasses(), " ") + " |"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -355,7 +355,7 @@ func TestCreditPlaces(t *testing.T) {
 	if got := r.get(t, "X-User: alice"); got.Status != 429 {
 		t.Errorf("without a place: status = %d, want 429", got.Status)
 	}
-	want := []told{{heard{"alice", "GET", "start-message", 1, 0, "", false}, strings.Join(creditClasses(), " "), 0, 1, -1, 3, 2, true, "", [2]string{}, -1}}
+	want := []told{{heard{"alice", "GET", "start-message", 1, 0, "", false}, strings.Join(creditClasses(), " ") + " |", 0, 1, -1, 3, 2, true, "", [2]string{}, -1}}
 	if got := r.takeTold(t); !slices.Equal(got, want) {
 		t.Errorf("asked %+v, want %+v", got, want)
 	}

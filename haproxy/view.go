@@ -94,7 +94,7 @@ func (c Config) newView() (view, error) {
 			Presigned: !c.Fitted || slices.ContainsFunc(chain, func(i Identifier) bool { return i.Kind == "s3" }), Alone: c.Fitted && len(chain) == 1 && !i.readsCredentials(),
 		})
 	}
-	v.CreditFirst = !v.AddressTickets && len(v.Credit.Operations) == 0
+	v.CreditFirst = !v.AddressTickets && len(v.Credit.Fast) > 0
 	if c.Fitted && !v.AddressesLimited && len(chain) == 1 && chain[0].Kind == "header" && !v.Hold {
 		v.NameInline, v.Header, v.HeaderCase = true, v.Chain[0].Param, v.Chain[0].Case
 	}
@@ -113,21 +113,18 @@ func (c Config) newView() (view, error) {
 	return v, nil
 }
 
-// A byMethod is the rules that admit requests by their method, unless a condition holds.
-type byMethod struct {
-	Into   bool
-	Fast   []fastRule
-	Unless string
+// HeldLater is whether requests that credit admits are allowed by later rules, which hold their bodies: those with a body, in a frontend of
+// somebody's own.
+func (v view) HeldLater() bool { return v.Into && v.LendsShares }
+
+// A reading is a view for the rule that looks whether a user has credit.
+type reading struct {
+	view
+	Converter string // of NameInline: what the name goes through
 }
 
-// ByMethod is the rules that admit requests by their method, with one more condition. In a frontend of somebody's own, requests
-// whose bodies may be held are admitted by later rules, which hold them.
-func (v view) ByMethod(unless string) byMethod {
-	if v.Into && v.LendsShares {
-		unless += " !sluice_body_up"
-	}
-	return byMethod{v.Into, v.Credit.Fast, unless}
-}
+// Reading is v for that rule.
+func (v view) Reading(converter string) reading { return reading{v, converter} }
 
 // render executes a template, or one of its blocks.
 func render(t *template.Template, block string, v view) (string, error) {

@@ -550,33 +550,23 @@ func TestCreditIsNotGivenAgainAtOnce(t *testing.T) {
 func TestTicketsSpent(t *testing.T) {
 	for _, tt := range []struct {
 		name                  string
-		each, drawn, admitted uint32
+		each, drawn, returned uint32
 		want                  int
 	}{
 		{"nothing", 10, 0, 0, 0},
-		{"some", 10, 3, 3, 3},
-		{"some that are not counted yet", 10, 3, 1, 3},
-		{"all, and refused ones", 10, 50, 10, 10},
-		{"while no agent answered", 10, 35, 33, 35},
-		{"while no agent answered, and refused ones", 10, 50, 40, 40},
+		{"some", 10, 3, 0, 3},
+		{"some that admitted nothing", 10, 3, 2, 3},
+		{"all, and refused ones", 10, 50, 40, 10},
+		{"while no agent answered", 10, 35, 2, 35},
+		{"while no agent answered, and refused ones", 10, 50, 10, 40},
 	} {
-		e, second := &runtimeapi.Entry{GPT: []uint32{1, 0, 0, 4, 0, 0, 99, tt.each}}, &runtimeapi.Entry{GPT: []uint32{5, 1}, GPC: []uint32{77, tt.drawn}}
-		if got := ticketsSpent(e, second, 1, int(tt.admitted)); got != tt.want {
+		e, second := &runtimeapi.Entry{GPT: []uint32{1, 0, 0, 4, 0, 0, 99, tt.each}}, &runtimeapi.Entry{GPT: []uint32{5, 1}, GPC: []uint32{77, tt.drawn, 66, tt.returned}}
+		if got := ticketsSpent(e, second, 1, 2); got != tt.want {
 			t.Errorf("%s: ticketsSpent() = %d, want %d", tt.name, got, tt.want)
 		}
 	}
-	if got := ticketsSpent(&runtimeapi.Entry{}, &runtimeapi.Entry{}, 3, 0); got != 0 {
+	if got := ticketsSpent(&runtimeapi.Entry{}, &runtimeapi.Entry{}, 3, 4); got != 0 {
 		t.Errorf("ticketsSpent() without an entry = %d, want 0", got)
-	}
-	kinds, err := parseKinds("2 GET PUT GET/LIST /BULK")
-	if err != nil {
-		t.Fatal(err)
-	}
-	second := &runtimeapi.Entry{GPC: []uint32{90, 90, 1, 2, 4, 8, 90, 90}}
-	for class, want := range map[string]int{"*": 15, "GET": 5, "PUT": 2, "LIST": 4, "BULK": 8, "POST": 0} {
-		if got := kinds.admitted(second, class); got != want {
-			t.Errorf("%d admitted of %s, want %d", got, class, want)
-		}
 	}
 }
 

@@ -166,7 +166,6 @@ func (a *Agent) readSecond(ctx context.Context, second int64, taken secondOfStar
 		}
 	}
 	a.seconds.read(ctx, second, sink)
-	a.limiter.update(func(time.Time) { a.limiter.credits.kinds = a.seconds.kinds })
 }
 
 // raiseInProgress sets the requests in progress of users with such a limit to what is believed:

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,10 +18,10 @@ import (
 
 const (
 	// creditEntries and secondEntries are haproxy.cfg's tables of credit and of what came of it in each second.
-	// kindsVariable says which counters of a second count what; see parseKinds.
-	creditEntries = "sluice_credit"
-	secondEntries = "sluice_seconds"
-	kindsVariable = "proc.sluice_kinds"
+	// countersVariable says which counters of a second count what; see parseCounters.
+	creditEntries    = "sluice_credit"
+	secondEntries    = "sluice_seconds"
+	countersVariable = "proc.sluice_classes"
 
 	// readAfter is how long after its end a second is read: threads whose clock is late have counted in it by then.
 	readAfter = 150 * time.Millisecond
@@ -68,7 +67,7 @@ type secondReader struct {
 	process   uint64 // HAProxy process that was read
 	inherited bool   // what an older process has in progress was taken
 	last      int64  // the last second that was read, by HAProxy's clock
-	kinds     requestKinds
+	counters  counters
 	busy      map[string]bool // users with requests in progress at the last read
 }
 
@@ -139,11 +138,11 @@ func (t *secondReader) read(ctx context.Context, second int64, to secondSink) {
 var errNewProcess = errors.New("haproxy was replaced while its table was read")
 
 func (t *secondReader) readThrough(ctx context.Context, through int64, to secondSink) error {
-	text, process, err := t.table.Variable(ctx, kindsVariable)
+	text, process, err := t.table.Variable(ctx, countersVariable)
 	if err != nil {
 		return err
 	}
-	if t.kinds, err = parseKinds(text); err != nil {
+	if t.counters, err = parseCounters(text); err != nil {
 		return err
 	}
 	if process != t.process {
@@ -175,21 +174,21 @@ func (t *secondReader) readSecond(ctx context.Context, second int64, to secondSi
 		case e.Process != t.process:
 			unusable = errNewProcess
 			return
-		case len(e.GPC) < t.kinds.first+2*len(t.kinds.kinds):
-			unusable = fmt.Errorf("an entry of %s has %d counters: %s does not fit", secondEntries, len(e.GPC), kindsVariable)
+		case len(e.GPC) < t.counters.refused+len(t.counters.kinds):
+			unusable = fmt.Errorf("an entry of %s has %d counters: %s does not fit", secondEntries, len(e.GPC), countersVariable)
 			return
 		case !ok:
 			return
 		}
-		for i, kind := range t.kinds.kinds {
-			if n := e.GPC[t.kinds.first+i]; n > 0 {
+		t.counters.count(&e, func(kind requestKind, admitted, refused int64) {
+			if admitted > 0 {
 				named[user] = true
-				to.admitted(counted{user, kind, int64(n)})
+				to.admitted(counted{user, kind, admitted})
 			}
-			if n := e.GPC[t.kinds.first+len(t.kinds.kinds)+i]; n > 0 {
-				to.refused(counted{user, kind, int64(n)})
+			if refused > 0 {
+				to.refused(counted{user, kind, refused})
 			}
-		}
+		})
 	})
 	return cmp.Or(err, unusable)
 }
@@ -282,7 +281,7 @@ func (t *secondReader) watch(ctx context.Context) error {
 }
 
 func (t *secondReader) readUsers(ctx context.Context) error {
-	_, process, err := t.table.Variable(ctx, kindsVariable)
+	_, process, err := t.table.Variable(ctx, countersVariable)
 	if err != nil {
 		return err
 	}
@@ -323,7 +322,7 @@ func (t *secondReader) dumpUsers(ctx context.Context, process uint64, each func(
 			case <-ticker.C:
 			}
 			// An error here says nothing: the read itself fails if HAProxy is away.
-			if _, now, err := t.table.Variable(ctx, kindsVariable); err == nil && now != process {
+			if _, now, err := t.table.Variable(ctx, countersVariable); err == nil && now != process {
 				stop(errNewProcess)
 			}
 		}
@@ -340,36 +339,72 @@ type requestKind struct {
 	operation string // "": none
 }
 
-// requestKinds says what the counters (gpc) of a second count, from number first on: requests admitted by credit of each
-// kind, then requests refused of each kind.
-type requestKinds struct {
-	first int
-	kinds []requestKind
+// counters says which counters (gpc) of a second count what: see parseCounters.
+type counters struct {
+	classes int // that have tickets
+	kinds   []requestKind
+	at      []int // counter of requests admitted of each kind; of a class, of its tickets
+	refused int   // the first counter of requests refused of each kind
+	ofAll   int   // counter of the tickets of all requests; -1: none
 }
 
-// parseKinds reads what haproxy.cfg says of its counters, such as "4 GET PUT
-// GET/LIST /BULK": counter 4 is of GETs without operation class, counter 5 of PUTs without
-// one, counter 6 of the class LIST, which all are GETs, and counter 7 of the class BULK
-// with any verb; counters 8 to 11 are the same of refused requests.
-func parseKinds(text string) (requestKinds, error) {
-	const counters = 100 // that an entry can have
-	words := strings.Fields(text)
-	if len(words) == 0 {
-		return requestKinds{}, fmt.Errorf("HAProxy does not tell what it counts (%s): it needs the haproxy.cfg of this version, and a reload", kindsVariable)
+// parseCounters reads what haproxy.cfg says of its counters, such as "* PUT GET/LIST | GET PUT /BULK": 0 to 2 are tickets of all requests,
+// of PUT, and of the class LIST, which all are GETs; 3 to 5 are how many of these admitted nothing. 6 to 8 are requests admitted: GETs and
+// PUTs without operation class, and those of the class BULK with any verb. Behind these are requests refused, of each kind. A class is a kind
+// unless it is behind the bar as well, and "*" is that of the GETs if these are not there.
+func parseCounters(text string) (c counters, err error) {
+	const most = 100 // that an entry can have
+	before, behind, bar := strings.Cut(text, "|")
+	if !bar {
+		return c, fmt.Errorf("HAProxy does not tell what it counts (%s): it needs the haproxy.cfg of this version, and a reload", countersVariable)
 	}
-	first, err := strconv.Atoi(words[0])
-	// What comes from HAProxy bounds memory here.
-	if err != nil || first < 0 || len(words) == 1 || first+2*(len(words)-1) > counters {
-		return requestKinds{}, fmt.Errorf("%s is %.100q: want the number of a counter, and what it and each one behind it counts, up to number %d", kindsVariable, text, counters-1)
-	}
-	k := requestKinds{first: first}
-	for _, word := range words[1:] {
-		verb, operation, _ := strings.Cut(word, "/")
-		kind := requestKind{verb, operation}
-		if len(word) > 100 || kind == (requestKind{}) || slices.Contains(k.kinds, kind) {
-			return requestKinds{}, fmt.Errorf("%s is %.100q: %.100q is not a verb or VERB/OPERATION that is there once", kindsVariable, text, word)
+	classes, others := strings.Fields(before), strings.Fields(behind)
+	for i, word := range slices.Concat(classes, others) {
+		at := i
+		if i >= len(classes) {
+			at += len(classes)
+		} else if slices.Contains(others, word) || word == limits.All && slices.Contains(slices.Concat(classes, others), "GET") {
+			continue
 		}
-		k.kinds = append(k.kinds, kind)
+		verb, operation, _ := strings.Cut(word, "/")
+		if word == limits.All {
+			verb = "GET"
+		}
+		kind := requestKind{verb, operation}
+		if len(word) > 100 || kind == (requestKind{}) || slices.Contains(c.kinds, kind) {
+			return counters{}, fmt.Errorf("%s is %.100q: %.100q is not a verb or VERB/OPERATION that is there once", countersVariable, text, word)
+		}
+		c.kinds, c.at = append(c.kinds, kind), append(c.at, at)
 	}
-	return k, nil
+	c.classes, c.refused = len(classes), 2*len(classes)+len(others)
+	// What comes from HAProxy bounds memory here.
+	if len(c.kinds) == 0 || c.refused+len(c.kinds) > most {
+		return counters{}, fmt.Errorf("%s is %.100q: want what counters 0 to %d count", countersVariable, text, most-1)
+	}
+	c.ofAll = slices.Index(classes, limits.All)
+	return c, nil
+}
+
+// count is how many requests of each kind were admitted and refused in a second.
+func (c *counters) count(second *runtimeapi.Entry, each func(kind requestKind, admitted, refused int64)) {
+	admitted := func(at int) int64 {
+		n := int64(gpc(second, at))
+		if at < c.classes {
+			n -= int64(gpc(second, c.classes+at))
+		}
+		return max(0, n)
+	}
+	others := int64(0)
+	for _, at := range c.at {
+		if at != c.ofAll {
+			others += admitted(at)
+		}
+	}
+	for i, kind := range c.kinds {
+		n := admitted(c.at[i])
+		if c.at[i] == c.ofAll {
+			n = max(0, n-others)
+		}
+		each(kind, n, int64(gpc(second, c.refused+i)))
+	}
 }

@@ -37,7 +37,7 @@ type secondRig struct {
 type tablesFake struct {
 	mu      sync.Mutex
 	process uint64
-	kinds   string
+	counted string
 	credit  []runtimeapi.Entry
 	seconds []runtimeapi.Entry
 	err     error
@@ -47,7 +47,7 @@ type tablesFake struct {
 func (f *tablesFake) Variable(context.Context, string) (string, uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.kinds, f.process, f.err
+	return f.counted, f.process, f.err
 }
 
 func (f *tablesFake) Dump(_ context.Context, table string, filter runtimeapi.Filter, _ int, each func(runtimeapi.Entry)) error {
@@ -96,7 +96,7 @@ func (f *tablesFake) Read(_ context.Context, _ string, keys []string) (entries [
 }
 
 func newSecondRig(t *testing.T) *secondRig {
-	r := &secondRig{t: t, tables: &tablesFake{process: uint64(time.Now().Add(time.Minute).UnixMicro()), kinds: "2 GET PUT GET/LIST"},
+	r := &secondRig{t: t, tables: &tablesFake{process: uint64(time.Now().Add(time.Minute).UnixMicro()), counted: "| GET PUT GET/LIST"},
 		registry: prometheus.NewPedanticRegistry()}
 	set := parse(t, strings.NewReplacer("staff: {}", "staff: {}\n  bytes: {bandwidth: {down: 1MB}}", "wilma: wide,", "wilma: wide, bytes: bytes,").Replace(testLimits))
 	r.secondReader = newSecondReader(r.tables, set.User, newMetrics(r.registry),
@@ -138,9 +138,9 @@ func (r *secondRig) reads() []string {
 	return r.heard
 }
 
-// of is an entry of the second that is read next. Tickets drawn, the first two counters, do not matter.
+// of is an entry of the second that is read next.
 func (r *secondRig) of(user string, counters ...uint32) runtimeapi.Entry {
-	return runtimeapi.Entry{Found: true, Key: runtimeapi.SecondKey(user, r.now), GPT: []uint32{uint32(r.now), 7}, GPC: append([]uint32{90, 90}, counters...)}
+	return runtimeapi.Entry{Found: true, Key: runtimeapi.SecondKey(user, r.now), GPT: []uint32{uint32(r.now), 7}, GPC: counters}
 }
 
 // with is an entry of credit.
@@ -336,7 +336,7 @@ func (e endlessTable) Dump(ctx context.Context, _ string, _ runtimeapi.Filter, _
 func TestReportsOfASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		f := &tablesFake{process: 1, kinds: "2 GET PUT GET/LIST"}
+		f := &tablesFake{process: 1, counted: "| GET PUT GET/LIST"}
 		time.Sleep(1200 * time.Millisecond)
 		r.seconds = newSecondReader(f, r.limiter.inForce.limitsOf, r.metrics, slog.New(slog.DiscardHandler))
 		second := time.Now().Unix()
@@ -344,8 +344,8 @@ func TestReportsOfASecond(t *testing.T) {
 		time.Sleep(time.Second)
 		taken, counts, refused := r.starts.take(), r.metrics.started.takeCounts(), map[series]int64{}
 		r.ask("alice", "PUT") // of the next second
-		f.seconds = []runtimeapi.Entry{{Key: runtimeapi.SecondKey("alice", second), GPT: []uint32{uint32(second)}, GPC: []uint32{0, 0, 3, 0, 2, 1, 0, 0}},
-			{Key: runtimeapi.SecondKey("bob", second), GPT: []uint32{uint32(second)}, GPC: []uint32{0, 0, 0, 0, 0, 0, 4, 0}}}
+		f.seconds = []runtimeapi.Entry{{Key: runtimeapi.SecondKey("alice", second), GPT: []uint32{uint32(second)}, GPC: []uint32{3, 0, 2, 1, 0, 0}},
+			{Key: runtimeapi.SecondKey("bob", second), GPT: []uint32{uint32(second)}, GPC: []uint32{0, 0, 0, 0, 4, 0}}}
 		r.readSecond(t.Context(), second, taken, counts, refused)
 		want := []redisbus.Started{
 			{User: "alice", Starts: 6, Refused: 1, Classes: []redisbus.StartedClass{{Class: "GET", Starts: 6, Refused: 1}, {Class: "LIST", Starts: 2}}},
@@ -366,37 +366,56 @@ func TestReportsOfASecond(t *testing.T) {
 	})
 }
 
-func TestParseKinds(t *testing.T) {
-	got, err := parseKinds("4 GET PUT GET/LIST /BULK")
-	want := requestKinds{first: 4, kinds: []requestKind{{"GET", ""}, {"PUT", ""}, {"GET", "LIST"}, {"", "BULK"}}}
-	if err != nil || !slices.Equal(got.kinds, want.kinds) || got.first != want.first {
-		t.Errorf("parseKinds() = %+v, %v, want %+v", got, err, want)
-	}
-	const wantNumber = ": want the number of a counter, and what it and each one behind it counts, up to number 99"
-	for text, want := range map[string]string{
-		"":           "HAProxy does not tell what it counts (proc.sluice_kinds): it needs the haproxy.cfg of this version, and a reload",
-		"x PUT":      `proc.sluice_kinds is "x PUT"` + wantNumber,
-		"99 PUT GET": `proc.sluice_kinds is "99 PUT GET"` + wantNumber,
-		"-1 PUT":     `proc.sluice_kinds is "-1 PUT"` + wantNumber,
-		"2":          `proc.sluice_kinds is "2"` + wantNumber,
-		"2 PUT PUT":  `proc.sluice_kinds is "2 PUT PUT": "PUT" is not a verb or VERB/OPERATION that is there once`,
-		"2 /":        `proc.sluice_kinds is "2 /": "/" is not a verb or VERB/OPERATION that is there once`,
-		"98 PUT ":    "",
+func TestCounters(t *testing.T) {
+	for _, tt := range []struct {
+		counted string
+		gpc     []uint32
+		want    string
+	}{
+		{"| GET PUT", []uint32{1, 2, 3, 4}, "GET/ 1 3, PUT/ 2 4"},
+		{"GET | PUT", []uint32{9, 2, 5, 3, 4}, "GET/ 7 3, PUT/ 5 4"},
+		{"* | PUT", []uint32{9, 2, 5, 3, 4}, "GET/ 2 3, PUT/ 5 4"},
+		{"* GET | PUT", []uint32{99, 9, 90, 2, 1, 3, 4}, "GET/ 7 3, PUT/ 1 4"},
+		{"* GET GET/LIST | GET /BULK", []uint32{99, 9, 8, 90, 2, 1, 5, 6, 10, 11, 12}, "GET/LIST 7 10, GET/ 5 11, /BULK 6 12"},
+		{"* | PUT", []uint32{4, 3, 5, 0, 0}, "GET/ 0 0, PUT/ 5 0"}, // while a request is being decided
 	} {
-		if _, err := parseKinds(text); (err == nil) != (want == "") || err != nil && err.Error() != want {
-			t.Errorf("parseKinds(%q) = %v, want %q", text, err, want)
+		c, err := parseCounters(tt.counted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		c.count(&runtimeapi.Entry{GPC: tt.gpc}, func(kind requestKind, admitted, refused int64) {
+			got = append(got, fmt.Sprintf("%s/%s %d %d", kind.verb, kind.operation, admitted, refused))
+		})
+		if got := strings.Join(got, ", "); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.counted, got, tt.want)
+		}
+	}
+	const wantCounts = ": want what counters 0 to 99 count"
+	many := "|"
+	for i := range 51 {
+		many += fmt.Sprintf(" A%d", i)
+	}
+	for text, want := range map[string]string{
+		"":          "HAProxy does not tell what it counts (proc.sluice_classes): it needs the haproxy.cfg of this version, and a reload",
+		"|":         `proc.sluice_classes is "|"` + wantCounts,
+		many:        fmt.Sprintf("proc.sluice_classes is %.100q", many) + wantCounts,
+		"| PUT PUT": `proc.sluice_classes is "| PUT PUT": "PUT" is not a verb or VERB/OPERATION that is there once`,
+		"| /":       `proc.sluice_classes is "| /": "/" is not a verb or VERB/OPERATION that is there once`,
+	} {
+		if _, err := parseCounters(text); err == nil || err.Error() != want {
+			t.Errorf("parseCounters(%q) = %v, want %q", text, err, want)
 		}
 	}
 }
 
-func FuzzParseKinds(f *testing.F) {
-	f.Add("4 GET PUT GET/LIST /BULK")
-	f.Add("0")
-	f.Add("-1 /")
+func FuzzParseCounters(f *testing.F) {
+	f.Add("* PUT GET/LIST | GET PUT /BULK")
+	f.Add("|")
 	f.Fuzz(func(t *testing.T, text string) {
-		kinds, err := parseKinds(text)
-		if err == nil && (kinds.first < 0 || len(kinds.kinds) == 0 || kinds.first+2*len(kinds.kinds) > 100) {
-			t.Errorf("parseKinds(%q) = %+v", text, kinds)
+		c, err := parseCounters(text)
+		if err == nil && (len(c.kinds) == 0 || len(c.at) != len(c.kinds) || c.refused+len(c.kinds) > 100) {
+			t.Errorf("parseCounters(%q) = %+v", text, c)
 		}
 	})
 }

@@ -173,7 +173,7 @@ func (a *Agent) sessionProcess() uint64 {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askProcessSpan)
 	defer cancel()
-	_, process, err := a.runtime.Variable(ctx, kindsVariable)
+	_, process, err := a.runtime.Variable(ctx, countersVariable)
 	if err != nil {
 		return 0 // said by those who need the socket
 	}

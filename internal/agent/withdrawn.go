@@ -2,11 +2,10 @@ package agent
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/agent/runtimeapi"
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/credit"
 )
 
 // confirmWithdrawal takes HAProxy's word that a user has no credit any more, and tells the cores
@@ -29,7 +28,7 @@ func (l *limiter) confirmWithdrawal(now time.Time, seconds []int64, e *runtimeap
 	// HAProxy may have answered in a later second than it was asked in; see withdraw.
 	w.through = max(w.through, now.Unix()+1)
 	of := l.inForce.limitsOf(e.Key)
-	classes := strings.Fields(c.classes)
+	classes := credit.Classes(c.classes)
 	// HAProxy's second may be another than the cluster's: they are the same by their numbers. Tickets of a second that has just
 	// ended here may be of the cluster's present one. The last second that HAProxy has opened counts.
 	second, opened := now.Unix(), (*runtimeapi.Entry)(nil)
@@ -41,7 +40,7 @@ func (l *limiter) confirmWithdrawal(now time.Time, seconds []int64, e *runtimeap
 	for r := range of.Rates() {
 		spent := 0
 		if i := slices.Index(classes, r.Class); i >= 0 && opened != nil {
-			spent = ticketsSpent(&e.Entry, opened, i, c.kinds.admitted(opened, r.Class))
+			spent = ticketsSpent(&e.Entry, opened, i, len(classes))
 		}
 		l.coresOf(e.Key).tokens.Recalled(now, e.Key, r, second, spent, w.through)
 	}
@@ -60,26 +59,16 @@ func (l *limiter) clusterSecond(here time.Time) int64 {
 	return here.Add(l.clock.Offset().Round(time.Second)).Unix()
 }
 
-// ticketsSpent is how many requests HAProxy has admitted at most with tickets of a class in a second, of which it has counted so many
-// already.
-func ticketsSpent(e, second *runtimeapi.Entry, class, admitted int) int {
+// ticketsSpent is how many requests HAProxy has admitted at most with tickets of a class in a second. Tickets that admitted nothing count:
+// they may have been told with a question, and then no core has taken a token for it.
+func ticketsSpent(e, second *runtimeapi.Entry, class, classes int) int {
 	// A ticket is drawn before it is known whether it suffices, so more may be drawn than there were.
-	each := int(gpt(e, eachElement+class))
+	drawn, each := int(gpc(second, class)), int(gpt(e, eachElement+class))
 	// No agent answered: then they are so many times as many.
-	if admitted > each {
+	if drawn-int(gpc(second, classes+class)) > each {
 		each *= int(gpt(e, factorElement))
 	}
-	return min(int(gpc(second, class)), each)
-}
-
-// admitted is how many requests of a class HAProxy has counted in a second as admitted by credit.
-func (k *requestKinds) admitted(second *runtimeapi.Entry, class string) (n int) {
-	for i, kind := range k.kinds {
-		if class == limits.All || class == kind.verb || class == kind.operation {
-			n += int(gpc(second, k.first+i))
-		}
-	}
-	return n
+	return min(drawn, each)
 }
 
 // stillInProgress takes how many requests a user without credit has in progress that

@@ -14,8 +14,7 @@ const (
 	// downFactor is by how much credit of one of several instances grows while no agent
 	// answers: its Portion is a quarter of its even part of the limit.
 	downFactor = 4
-	// maxClasses bounds the classes of a configuration. HAProxy's arrays have 100 elements,
-	// two for each class.
+	// maxClasses bounds the classes of a configuration. HAProxy's arrays have 100 elements.
 	maxClasses = 40
 )
 
@@ -28,13 +27,24 @@ type Grant struct {
 	Factor uint32   // by which both grow while no agent answers, at least 1
 }
 
-// GrantOf is the credit of a user for whom it is Possible, given the classes that HAProxy's
-// configuration can count, separated by blanks. All places are free in it: of a limit of
+// Classes are the classes that have tickets, of what HAProxy's configuration says that it counts: words, up to a bar, where an operation
+// class has its verb before it, such as "* PUT GET/LIST | POST".
+func Classes(counted string) []string {
+	counted, _, _ = strings.Cut(counted, "|")
+	classes := strings.Fields(counted)
+	for i, class := range classes {
+		classes[i] = class[strings.Index(class, "/")+1:]
+	}
+	return classes
+}
+
+// GrantOf is the credit of a user for whom it is Possible, given what HAProxy's
+// configuration counts. All places are free in it: of a limit of
 // requests in progress only pkg/concurrency knows how many HAProxy may have just now.
 //
 // ok is false if there can be no credit: HAProxy would not keep a limit of a class that its
 // configuration does not count.
-func GrantOf(of *limits.Limits, classes string, instances int) (g Grant, ok bool) {
+func GrantOf(of *limits.Limits, counted string, instances int) (g Grant, ok bool) {
 	g = Grant{Places: Unlimited, Factor: 1}
 	if instances > 1 {
 		g.Factor = downFactor
@@ -44,7 +54,7 @@ func GrantOf(of *limits.Limits, classes string, instances int) (g Grant, ok bool
 	for range of.Rates() {
 		uncounted++
 	}
-	for class := range strings.FieldsSeq(classes) {
+	for _, class := range Classes(counted) {
 		// A class without a limit must not stop a request that has another class's ticket.
 		each := uint32(Unlimited)
 		if r, limited := of.Rate(class, limits.Second); limited {
@@ -53,7 +63,7 @@ func GrantOf(of *limits.Limits, classes string, instances int) (g Grant, ok bool
 		}
 		g.Each = append(g.Each, each)
 	}
-	if uncounted != 0 || len(g.Each) == 0 || len(g.Each) > maxClasses {
+	if uncounted != 0 || len(g.Each) > maxClasses {
 		return Grant{}, false
 	}
 	return g, true

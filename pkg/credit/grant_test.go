@@ -24,11 +24,12 @@ func TestGrantOf(t *testing.T) {
 		{"requests in progress are not for it to say", `{concurrent: 5}`, "*", 1, Grant{[]uint32{u}, u, 1}},
 		{"a class that is not counted", `{requests: {PUT: 40, "*": 60}}`, "* GET", 1, Grant{}},
 		{"all but one are counted", `{requests: {GET: 40, PUT: 4}}`, "* GET", 1, Grant{}},
-		{"no classes", "{}", " ", 1, Grant{}},
+		{"no classes", `{concurrent: 5}`, "| GET", 1, Grant{nil, u, 1}},
+		{"an operation class of a verb", `{requests: {GET: 40}}`, "* POST/GET PUT | GET", 2, Grant{[]uint32{u, 5, u}, u, 4}},
 		{"more classes than HAProxy has room for", "{}", many, 1, Grant{}},
 	} {
 		got, ok := GrantOf(limitsOf(t, tt.tier), tt.classes, tt.instances)
-		if diff := cmp.Diff(tt.want, got); diff != "" || ok != (len(tt.want.Each) > 0) {
+		if diff := cmp.Diff(tt.want, got); diff != "" || ok != (tt.want.Factor > 0) {
 			t.Errorf("%s: GrantOf(%s, %q, %d), %v (-want +got):\n%s", tt.name, tt.tier, tt.classes, tt.instances, ok, diff)
 		}
 	}
