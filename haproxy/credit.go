@@ -19,7 +19,7 @@ const maxCreditClasses = (maxCounters - 17) / 3
 // every verb.
 func creditClasses() []string { return slices.Concat([]string{limits.All}, verbs, []string{"OTHER"}) }
 
-// CreditClasses are the classes that need tickets for a limit file: "*", and those that it
+// CreditClasses are the classes that need tickets for a limit file: those that it
 // limits by the second, verbs before operation classes. Users who are limited by another
 // class, because the file has changed since or has more than can be kept, have no credit:
 // the agent is asked about each of their requests.
@@ -27,10 +27,10 @@ func CreditClasses(set *limits.Set) []string {
 	// Longer windows have no tickets: what is left of a minute no table of HAProxy's can tell, so users with
 	// such limits are asked about.
 	limited := set.SecondClasses()
-	classes := []string{limits.All}
-	for _, verb := range creditClasses()[1:] {
-		if slices.Contains(limited, verb) {
-			classes = append(classes, verb)
+	classes := []string{}
+	for _, class := range creditClasses() {
+		if slices.Contains(limited, class) {
+			classes = append(classes, class)
 		}
 	}
 	for _, class := range limited {

@@ -439,6 +439,7 @@ func TestNoCredit(t *testing.T) {
 	r.answerTold(func(told) vars { return credit(unlimited, nil) })
 	for range 3 {
 		r.get(t, "X-User: alice")
+		awaitSecond()
 	}
 	asked := r.takeTold(t)
 	if len(asked) != 3 {

@@ -70,6 +70,7 @@ func TestAdmittedByCreditIsCounted(t *testing.T) {
 		{"by method", single, verbs, 3},
 		{"some verbs", fewClasses, verbs, 2},
 		{"all requests", fitted, verbs, -1},
+		{"places alone", setup{Config: Config{Identify: "header:X-User", Fitted: true, CreditClasses: []string{}}}, verbs, -1},
 		{"by class", singleLogging, verbs, 3},
 		{"operations that have no tickets", usual.with(moving.ServeHTTP), verbs, 3},
 		{"operations", operating, classes, 1},

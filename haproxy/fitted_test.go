@@ -21,6 +21,7 @@ func TestRenderedFilesAreValid(t *testing.T) {
 	}{
 		{"as shipped", Config{}},
 		{"header", Config{Fitted: true, Identify: "header:X-User"}},
+		{"places alone", Config{Fitted: true, Identify: "header:X-User", CreditClasses: []string{}}},
 		{"basic", Config{Fitted: true, Identify: "basic,header:X-User"}},
 		{"auto", Config{Fitted: true}},
 		{"s3", Config{Fitted: true, Identify: "s3,jwt:sub,ip"}},
@@ -59,8 +60,8 @@ func TestForLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := ForLimits(set)
-	if !c.Fitted || !c.Bandwidth || len(c.CreditClasses) != 2 || len(c.Exempt.Addresses) != 1 || c.Addresses.Concurrent != 5 {
-		t.Errorf("ForLimits() = %+v, want classes * and PUT, bandwidth, the exempt address, and 5 of an address", c)
+	if !c.Fitted || !c.Bandwidth || len(c.CreditClasses) != 1 || len(c.Exempt.Addresses) != 1 || c.Addresses.Concurrent != 5 {
+		t.Errorf("ForLimits() = %+v, want class PUT, bandwidth, the exempt address, and 5 of an address", c)
 	}
 }
 

@@ -27,6 +27,7 @@ func BenchmarkInstructions(b *testing.B) {
 	for _, v := range []struct {
 		name      string
 		bandwidth bool
+		places    bool // no limit by the second
 		credit    vars // nil: HAProxy without Sluice
 		drop      string
 		since     string // HAProxy's version; "" means any
@@ -37,6 +38,7 @@ func BenchmarkInstructions(b *testing.B) {
 		{name: "plain"},
 		{name: "plain, a tracked entry and three comparisons", rules: leastCredit},
 		{name: "credit", credit: free},
+		{name: "credit, files for places alone", credit: free, places: true},
 		{name: "credit, the first request of a user's second", credit: free, first: true},
 		{name: "credit, files with bandwidth", credit: free, bandwidth: true},
 		{name: "a share, held without filter and rules", credit: far, bandwidth: true, drop: `http-request |http-response |acl |option |filter `},
@@ -50,6 +52,9 @@ func BenchmarkInstructions(b *testing.B) {
 		b.Run(v.name, func(b *testing.B) {
 			b.Setenv("SLUICE_HAPROXY", underCallgrind(b))
 			s := setup{serve: moving.ServeHTTP, Config: Config{Fitted: true, Bandwidth: v.bandwidth, Identify: "header:X-User", CreditClasses: []string{"*", "GET"}}}
+			if v.places {
+				s.CreditClasses = []string{}
+			}
 			switch {
 			case v.credit == nil:
 				s.edit = func(cfg string) string { return plainProxy(cfg, v.rules) }
