@@ -235,7 +235,7 @@ func TestCreditThatWasWithdrawnMeanwhile(t *testing.T) {
 func TestFullTableOfSeconds(t *testing.T) {
 	t.Parallel()
 	r := shared(t, setup{Config: lending.Config, edit: func(cfg string) string {
-		return strings.Replace(telling(cfg), "stick-table type string len 144 size 1m expire 5s nopurge", "stick-table type string len 144 size 4 expire 5s nopurge", 1)
+		return strings.Replace(telling(cfg), "stick-table type string len 112 size 1m expire 5s nopurge", "stick-table type string len 112 size 4 expire 5s nopurge", 1)
 	}})
 	const users, each = 20, 3
 	r.teachRow(t, generation, 0, 0)

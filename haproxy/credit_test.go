@@ -435,7 +435,7 @@ func withdrawals(t *testing.T, s setup) (times, admitted, leaks int) {
 		command := "set table sluice_credit key alice data.gpt 0"
 		for second := now - 1; second <= now+1; second++ {
 			key := fmt.Sprintf("%d|alice", second)
-			command += fmt.Sprintf("; show table sluice_seconds key %s; show table sluice_seconds key %s", key, key+strings.Repeat("\x7f", 144-len(key)))
+			command += fmt.Sprintf("; show table sluice_seconds key %s; show table sluice_seconds key %s", key, key+strings.Repeat("\x7f", 112-len(key)))
 		}
 		for _, line := range regexp.MustCompile(`key=(\d+)\|alice\S* .* gpc0=(\d+)`).FindAllStringSubmatch(r.runtime(t, command), -1) {
 			second, _ := strconv.Atoi(line[1])

@@ -71,7 +71,7 @@ type view struct {
 func (c Config) newView() (view, error) {
 	v := view{
 		Folder: ".", Fitted: c.Fitted, Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth, LendsShares: c.lendsShares(),
-		Pad: strings.Repeat(`\x7f`, 134), UnheardCounter: 1, SmallBuffers: 65536, ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
+		Pad: strings.Repeat(`\x7f`, 100), UnheardCounter: 1, SmallBuffers: 65536, ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
 	}
 	chain, err := ParseIdentify(cmp.Or(c.Identify, TryOut))
 	if err != nil {

@@ -128,7 +128,7 @@ func SecondKey(user string, second int64) string {
 // pad is what fills a key up to its full length, in some of HAProxy's versions: see sluice_pad in haproxy.cfg.
 const (
 	pad          = "\x7f"
-	secondKeyLen = 144
+	secondKeyLen = 112
 )
 
 // UnpaddedSecondKey is SecondKey's for a key as HAProxy tells it.
