@@ -17,7 +17,7 @@ import (
 
 // Where requests with a field X-Pause wait for their body, so that a test can act between two rules: above these lines of haproxy.cfg.
 var pauses = map[string]string{
-	"not-admitted":   "    # Tickets that were drawn and admitted nothing.",
+	"not-admitted":   "    # What the agent is told: that",
 	"claimed":        "    http-request sc-set-gpt(1,1) var(txn.sluice_generation)",
 	"before-writing": "    http-request sc-set-gpt(1,0) var(txn.sluice.places)",
 	"written":        "    # Withdrawn meanwhile:",
