@@ -31,18 +31,17 @@ func (a *Agent) observeCredit(b *bucket, c Credit) {
 	switch {
 	// Of a long window or a burst nothing is reserved, whatever is said of the user's other limits.
 	case c == NoCredit || b.pooled():
-		p.phase = portionNone
+		p.possible, p.lent, p.through = false, false, 0
 	// What HAProxy says of credit is from before that.
-	case p.phase == portionRecalled:
-	case p.phase == portionLent && (c != Withheld || b.start <= p.from): // it was asked before it began
-	case c == Withheld && (p.phase == portionLent || p.phase == portionNone && !a.decidesAlone(b)):
+	case p.recalled(b.start):
+	case p.lent && (c != Withheld || b.start <= p.from): // it was asked before it began
+	default:
 		// HAProxy may have spent some in this second: by a process that was reloaded since,
 		// or before a withdrawal whose answer is still to come, or was lost.
-		p.phase, p.until = portionWithheld, b.start
-	case c == Withheld:
-		p.phase = portionWithheld
-	default:
-		p.phase, p.from = portionLent, b.start
+		if c == Withheld && (p.lent || !p.possible && !a.decidesAlone(b)) {
+			p.until = b.start
+		}
+		p.possible, p.lent, p.from = true, c != Withheld, 0
 	}
 	a.divide(b)
 	a.takePortion(b)
@@ -51,10 +50,8 @@ func (a *Agent) observeCredit(b *bucket, c Credit) {
 // asksLate reports whether a request is of the second before HAProxy's credit began: it
 // was on its way to the agent when the second ended. What was left of that second is for it.
 func (a *Agent) asksLate(b *bucket, c Credit, now int64) bool {
-	p := &b.portion
 	// Only just after the first second of credit: later the question is of the second it arrives in.
-	given := b.start == p.from && p.lentAt/second == b.start-1
-	return given && a.entrusted(b) && c != Spent && now-b.start*second < lendAfter
+	return b.start == b.portion.from && a.entrusted(b) && c != Spent && now-b.start*second < lendAfter
 }
 
 // refuseSpent refuses a request for which HAProxy's credit did not suffice, where that

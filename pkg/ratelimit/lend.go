@@ -54,7 +54,7 @@ func (a *Agent) lendable(b *bucket, now int64) bool {
 	a.advanceWindow(b, now)
 	p := &b.portion
 	// The next second's portion cannot be HAProxy's, or the agent may have disposed of it already.
-	if p.phase == portionNone || p.phase == portionLent || p.recalled(b.start+1) || p.settled > b.start || b.start != now/second {
+	if !p.possible || p.lent || p.recalled(b.start+1) || p.settled > b.start || b.start != now/second {
 		return false
 	}
 	// Alone, nobody else wants what HAProxy has.
@@ -71,10 +71,10 @@ func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64)
 	}
 	for i := range rates {
 		b := u.findBucket(rates[i].Class, rates[i].Window)
-		if b == nil || b.portion.phase == portionNone {
+		if b == nil || !b.portion.possible {
 			continue
 		}
 		a.advanceWindow(b, at.UnixNano())
-		b.portion.phase, b.portion.from, b.portion.lentAt = portionLent, from, at.UnixNano()
+		b.portion.lent, b.portion.from = true, from
 	}
 }

@@ -1,27 +1,16 @@
 package ratelimit
 
-// portionPhase says who may use this instance's portion of a limit: HAProxy by itself,
-// or the agent. Agent.observeCredit, Lend and Recalled are all that change it, and advanceWindow when a
-// recall is over.
-type portionPhase uint8
-
-const (
-	portionNone     portionPhase = iota // there is none: the user cannot have credit
-	portionWithheld                     // HAProxy has no credit until Lend
-	portionLent                         // HAProxy has it from a second on, or may have
-	portionRecalled                     // HAProxy has none through a second, whatever asks here
-)
-
 // portion is this instance's part of a limit of which the pool has reserved every
 // instance's. In each second it is HAProxy's or the agent's, never both's: the agent
 // takes what HAProxy does not have as tokens, once for each second, and gives back to
-// the pool those that it does not need.
+// the pool those that it does not need. What HAProxy has, or may have, are the seconds up to one and those from another one on.
+// Agent.observeCredit, Lend and Recalled are all that change them.
 type portion struct {
-	phase   portionPhase
-	from    int64 // portionLent: the first second in which HAProxy may have it
-	through int64 // portionRecalled: the last second in which HAProxy has none for certain
-	until   int64 // the last second of credit that HAProxy has lost, or may have had, before it was withheld
-	lentAt  int64 // when an answer last brought it, ns
+	possible bool  // the user can have credit; if not, there is no portion
+	until    int64 // HAProxy may have it up to this second,
+	lent     bool  // and also
+	from     int64 // from this one on; 0: it had credit already when the agent first heard of it
+	through  int64 // the last second in which HAProxy has none for certain, whatever asks here
 
 	each    int // tickets: this instance's portion in the bucket's second
 	reserve int // all instances' portions
@@ -36,37 +25,27 @@ type portion struct {
 
 // agentHas reports whether the agent, and not HAProxy, has the portion of a second.
 func (p *portion) agentHas(sec int64) bool {
-	return p.phase != portionNone && !p.haproxyHas(sec)
+	return p.possible && !p.haproxyHas(sec)
 }
 
 // haproxyHas reports whether HAProxy has the portion of a second, or may have.
 func (p *portion) haproxyHas(sec int64) bool {
-	switch p.phase {
-	case portionNone:
-		return false
-	case portionLent:
-		return sec >= p.from || sec <= p.until
-	}
-	return sec <= p.until
+	return p.possible && (sec <= p.until || p.lent && sec >= p.from)
 }
 
 // forgetAt is when the portion may be forgotten, ns: not while it is recalled, for it is
 // given back in each second then, nor in a second in which it was taken, for it would be
 // taken again.
 func (p *portion) forgetAt() int64 {
-	last := p.settled
-	if p.phase == portionRecalled {
-		last = max(last, p.through)
-	}
-	return (last + 1) * second
+	return (max(p.settled, p.through) + 1) * second
 }
 
 // recalled reports whether HAProxy has been told to spend nothing in a second.
-func (p *portion) recalled(sec int64) bool { return p.phase == portionRecalled && sec <= p.through }
+func (p *portion) recalled(sec int64) bool { return sec <= p.through }
 
 func (a *Agent) divide(b *bucket) {
 	p := &b.portion
-	if p.phase == portionNone {
+	if !p.possible {
 		p.each, p.reserve = 0, 0
 		return
 	}
@@ -105,7 +84,7 @@ func (a *Agent) admittedByHAProxy(b *bucket) int {
 	p := &b.portion
 	switch {
 	// All of it: what HAProxy uses of it is not known before a withdrawal.
-	case p.phase == portionLent && b.start >= p.from:
+	case p.lent && b.start >= p.from:
 		return p.each
 	case p.settled == b.start:
 		return p.counted
@@ -122,7 +101,7 @@ func (a *Agent) nextAsk(b *bucket, now int64) Ask {
 	ask := a.emptyAsk(b, sec)
 	ask.Instances = a.sharers(b)
 	own, want := 0, 0
-	if p.phase != portionNone {
+	if p.possible {
 		own, ask.Reserve = a.fleet.portions(b.rate.Max, sec)
 	}
 	if a.active(b, now) {
@@ -152,7 +131,7 @@ func (a *Agent) keepPortion(b *bucket, now int64) int {
 // holdsPortion reports whether the portion is to stay here unused. HAProxy would hold it
 // as well if it had it, and every key would be told about in every second otherwise.
 func (a *Agent) holdsPortion(b *bucket, now int64) bool {
-	return b.cool(now) && (b.portion.phase != portionRecalled || a.active(b, now))
+	return b.cool(now) && (!b.portion.recalled(b.start) || a.active(b, now))
 }
 
 // nextMatters reports whether there is something to ask or to say about the next window
@@ -165,13 +144,12 @@ func (a *Agent) nextMatters(b *bucket, now int64) bool {
 // alone: it would be remembered for it.
 func (a *Agent) rollPortion(b *bucket, now int64) {
 	p := &b.portion
-	a.endRecall(b)
 	a.divide(b)
 	if p.settled == b.start && a.decidesAlone(b) {
 		b.admitted += p.counted
 	}
 	// A bucket that takes its portion is kept for another second: one that is idle must not go on so.
-	if p.phase == portionRecalled || now-b.arrivals.last < int64(forgetSpan) {
+	if p.recalled(b.start) || now-b.arrivals.last < int64(forgetSpan) {
 		a.takePortion(b)
 	}
 }

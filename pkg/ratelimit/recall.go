@@ -46,13 +46,10 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 	p := &b.portion
 	// No clock is further ahead.
 	sec = min(sec, b.start+1)
-	if p.phase == portionRecalled {
-		// Answers to two withdrawals may come in any order; the longer promise holds.
-		through = max(through, p.through)
-	}
-	// Nothing was lent since, so the recall only lasts longer.
-	if p.phase == portionRecalled && sec > b.start {
-		p.through = through
+	// Nothing was lent since, so the recall only lasts longer. Answers to two withdrawals may come in any order.
+	recalled := p.recalled(b.start)
+	p.through = max(p.through, through, sec)
+	if recalled && sec > b.start {
 		a.schedule(b, now)
 		return
 	}
@@ -60,8 +57,7 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 	if sec > b.start {
 		a.spendRest(b)
 	}
-	p.phase, p.through, p.until = portionRecalled, max(through, sec), min(p.until, sec-1)
-	a.endRecall(b)
+	p.possible, p.lent, p.until = true, false, min(p.until, sec-1)
 	a.divide(b)
 	a.settleRecalled(b, sec, spent)
 	a.takePortion(b)
@@ -94,12 +90,6 @@ func (a *Agent) settleRecalled(b *bucket, sec int64, spent int) {
 		} else if a.mayTake(sec) {
 			a.addTokens(b, sec, rest)
 		}
-	}
-}
-
-func (a *Agent) endRecall(b *bucket) {
-	if p := &b.portion; p.phase == portionRecalled && b.start > p.through {
-		p.phase = portionWithheld
 	}
 }
 

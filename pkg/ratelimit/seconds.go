@@ -93,7 +93,7 @@ func (a *Agent) setBack(b *bucket, now int64) {
 // closeWindow reports a bucket's window for the last time, and gives back what is left
 // of it and of the next.
 func (a *Agent) closeWindow(b *bucket) {
-	if b.portion.phase == portionNone { // else the past second's pool is of no use to anybody
+	if !b.portion.possible { // else the past second's pool is of no use to anybody
 		b.back += b.balance
 	}
 	if b.debt != 0 || b.back != 0 {
