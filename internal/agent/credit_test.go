@@ -79,7 +79,9 @@ func (f *fakeRuntime) Withdraw(_ context.Context, granted uint32, keys []string,
 	for _, e := range f.read(keys) {
 		w := runtimeapi.Withdrawal{Entry: e}
 		for _, second := range seconds {
-			w.Seconds = append(w.Seconds, f.seconds[runtimeapi.SecondKey(e.Key, second)])
+			if s, found := f.seconds[runtimeapi.SecondKey(e.Key, second)]; found {
+				w.Seconds = append(w.Seconds, s)
+			}
 		}
 		withdrawals = append(withdrawals, w)
 	}

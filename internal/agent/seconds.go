@@ -168,12 +168,9 @@ func (t *secondReader) readThrough(ctx context.Context, through int64, to second
 func (t *secondReader) readSecond(ctx context.Context, second int64, to secondSink, named map[string]bool) error {
 	prefix := runtimeapi.SecondKey("", second)
 	var unusable error
-	err := t.table.Dump(ctx, secondEntries, runtimeapi.Filter{Data: "gpt", Operator: "eq", Value: second}, secondRate, func(e runtimeapi.Entry) {
+	err := t.dump(ctx, t.process, secondEntries, runtimeapi.Filter{Data: "gpt", Operator: "eq", Value: second}, secondRate, func(e runtimeapi.Entry) {
 		user, ok := strings.CutPrefix(runtimeapi.UnpaddedSecondKey(e.Key), prefix)
 		switch {
-		case e.Process != t.process:
-			unusable = errNewProcess
-			return
 		case len(e.GPC) < t.counters.refused+len(t.counters.kinds):
 			unusable = fmt.Errorf("an entry of %s has %d counters: %s does not fit", secondEntries, len(e.GPC), countersVariable)
 			return
@@ -215,12 +212,7 @@ func (t *secondReader) readProgress(ctx context.Context, to secondSink, named ma
 			flush()
 		}
 	}
-	var unusable error
-	err := t.table.Dump(ctx, creditEntries, runtimeapi.Filter{Data: "conn_cur", Operator: "gt", Value: 0}, secondRate, func(e runtimeapi.Entry) {
-		if e.Process != t.process {
-			unusable = errNewProcess
-			return
-		}
+	err := t.dump(ctx, t.process, creditEntries, runtimeapi.Filter{Data: "conn_cur", Operator: "gt", Value: 0}, secondRate, func(e runtimeapi.Entry) {
 		busy[e.Key] = true
 		hear(&e, t.of(e.Key))
 		// No generation, but requests in progress: another agent has taken this credit back.
@@ -230,7 +222,7 @@ func (t *secondReader) readProgress(ctx context.Context, to secondSink, named ma
 		}
 	})
 	flush()
-	if err := cmp.Or(err, unusable); err != nil {
+	if err != nil {
 		return err
 	}
 	t.inherited = true
@@ -287,14 +279,7 @@ func (t *secondReader) readUsers(ctx context.Context) error {
 	}
 	// From before the first entry: places that are given later may be missing in what is read, and are not forgotten for it.
 	began, users := time.Now(), map[string]bool{}
-	var unusable error
-	err = t.dumpUsers(ctx, process, func(e runtimeapi.Entry) {
-		users[e.Key] = true
-		if e.Process != process {
-			unusable = errNewProcess
-		}
-	})
-	if err := cmp.Or(err, unusable); err != nil {
+	if err := t.dumpUsers(ctx, process, func(e runtimeapi.Entry) { users[e.Key] = true }); err != nil {
 		return err
 	}
 	if t.hearers.absent != nil {
@@ -327,11 +312,24 @@ func (t *secondReader) dumpUsers(ctx context.Context, process uint64, each func(
 			}
 		}
 	}()
-	err := t.table.Dump(ctx, creditEntries, runtimeapi.Filter{}, creditRate, each)
+	err := t.dump(ctx, process, creditEntries, runtimeapi.Filter{}, creditRate, each)
 	if err != nil && errors.Is(context.Cause(ctx), errNewProcess) {
 		return errNewProcess
 	}
 	return err
+}
+
+// dump reads a table of a process.
+func (t *secondReader) dump(ctx context.Context, process uint64, table string, filter runtimeapi.Filter, rate int, each func(runtimeapi.Entry)) error {
+	var replaced error
+	err := t.table.Dump(ctx, table, filter, rate, func(e runtimeapi.Entry) {
+		if e.Process != process {
+			replaced = errNewProcess
+			return
+		}
+		each(e)
+	})
+	return cmp.Or(err, replaced)
 }
 
 type requestKind struct {
@@ -387,24 +385,20 @@ func parseCounters(text string) (c counters, err error) {
 
 // count is how many requests of each kind were admitted and refused in a second.
 func (c *counters) count(second *runtimeapi.Entry, each func(kind requestKind, admitted, refused int64)) {
-	admitted := func(at int) int64 {
-		n := int64(gpc(second, at))
+	counts, others := make([]int64, len(c.kinds)), int64(0)
+	for i, at := range c.at {
+		counts[i] = int64(gpc(second, at))
 		if at < c.classes {
-			n -= int64(gpc(second, c.classes+at))
+			counts[i] = max(0, counts[i]-int64(gpc(second, c.classes+at)))
 		}
-		return max(0, n)
-	}
-	others := int64(0)
-	for _, at := range c.at {
 		if at != c.ofAll {
-			others += admitted(at)
+			others += counts[i]
 		}
 	}
 	for i, kind := range c.kinds {
-		n := admitted(c.at[i])
 		if c.at[i] == c.ofAll {
-			n = max(0, n-others)
+			counts[i] = max(0, counts[i]-others)
 		}
-		each(kind, n, int64(gpc(second, c.refused+i)))
+		each(kind, counts[i], int64(gpc(second, c.refused+i)))
 	}
 }

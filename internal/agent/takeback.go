@@ -129,8 +129,7 @@ func (a *Agent) takeBack(ctx context.Context, work withdrawalWork) error {
 	if len(work.withdraw) > 0 {
 		// HAProxy's clock is this machine's, and may go on to the next second meanwhile. The cluster's second may be the one before.
 		here := time.Now().Unix()
-		seconds := []int64{here - 1, here, here + 1}
-		entries, err := a.runtime.Withdraw(ctx, creditSecond(a.limiter.clock.Now()), work.withdraw, seconds...)
+		entries, err := a.runtime.Withdraw(ctx, creditSecond(a.limiter.clock.Now()), work.withdraw, here-1, here, here+1)
 		if err != nil {
 			// It may have done it all the same, and does it once more then.
 			a.limiter.askAgain(work.withdraw)
@@ -140,7 +139,7 @@ func (a *Agent) takeBack(ctx context.Context, work withdrawalWork) error {
 		a.metrics.withdrawals.Add(float64(len(entries)))
 		a.takeAnswer(work.process, func(now time.Time) {
 			for i := range entries {
-				a.limiter.confirmWithdrawal(now, seconds, &entries[i])
+				a.limiter.confirmWithdrawal(now, &entries[i])
 			}
 		})
 	}

@@ -10,8 +10,11 @@ const (
 	eachElement   = 6 // tickets of the first class, and behind it those of the others
 )
 
-// openedElement of an entry of a second is the generation under which the second was opened, 0 if it was not.
-const openedElement = 1
+// Elements of an entry of a second.
+const (
+	secondElement = 0
+	openedElement = 1 // the generation under which it was opened, 0 if it was not
+)
 
 const (
 	// withdrawBatch bounds the users whose credit is taken back with one message.

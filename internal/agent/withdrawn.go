@@ -9,8 +9,8 @@ import (
 )
 
 // confirmWithdrawal takes HAProxy's word that a user has no credit any more, and tells the cores
-// what was spent of it in this second; l.mu is held. seconds are those of HAProxy's clock that were read.
-func (l *limiter) confirmWithdrawal(now time.Time, seconds []int64, e *runtimeapi.Withdrawal) {
+// what was spent of it in this second; l.mu is held.
+func (l *limiter) confirmWithdrawal(now time.Time, e *runtimeapi.Withdrawal) {
 	c := &l.credits
 	w := c.withdrawals[e.Key]
 	if w == nil {
@@ -33,7 +33,7 @@ func (l *limiter) confirmWithdrawal(now time.Time, seconds []int64, e *runtimeap
 	// ended here may be of the cluster's present one. The last second that HAProxy has opened counts.
 	second, opened := now.Unix(), (*runtimeapi.Entry)(nil)
 	for i := range e.Seconds {
-		if of := l.clusterSecond(time.Unix(seconds[i], 0)); gpt(&e.Seconds[i], openedElement) != 0 && of >= now.Unix() {
+		if of := l.clusterSecond(time.Unix(int64(gpt(&e.Seconds[i], secondElement)), 0)); gpt(&e.Seconds[i], openedElement) != 0 && of >= second {
 			second, opened = of, &e.Seconds[i]
 		}
 	}

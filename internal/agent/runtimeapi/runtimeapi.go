@@ -67,7 +67,7 @@ func New(path string) *Client {
 // A Withdrawal is what HAProxy had of a user's credit when it was withdrawn.
 type Withdrawal struct {
 	Entry           // of sluice_credit
-	Seconds []Entry // of sluice_seconds, in the order of the seconds that were asked for
+	Seconds []Entry // of sluice_seconds: those there are of the seconds that were asked for
 }
 
 // Withdraw takes the credit of users: it sets element 0 of gpt to 0, and server_id to granted, the second of the withdrawal,
@@ -79,44 +79,21 @@ type Withdrawal struct {
 // With an error the withdrawals are those, from the first key on, that are known to be
 // withdrawn. The others may be: to repeat a withdrawal does no harm.
 func (c *Client) Withdraw(ctx context.Context, granted uint32, keys []string, seconds ...int64) ([]Withdrawal, error) {
-	withdrawals := make([]Withdrawal, 0, len(keys))
-	err := inLines(creditTable, keys, func(line []byte, key string) []byte {
-		// The rules of haproxy.cfg take server_id 0 for an entry that no withdrawal has touched.
-		line = appendWithdrawal(line, creditTable, key, max(1, granted))
-		// Read in the same line, right behind: HAProxy runs a line's commands in their order.
-		line = appendKeyed(line, "show", creditTable, key)
+	// The rules of haproxy.cfg take server_id 0 for an entry that no withdrawal has touched.
+	entries, err := c.lookUp(ctx, creditTable, keys, max(1, granted), func(key string) []lookup {
+		all := []lookup{{creditTable, key}}
 		for _, second := range seconds {
 			for _, secondKey := range secondKeys(key, second) {
-				line = appendKeyed(line, "show", secondsTable, secondKey)
+				all = append(all, lookup{secondsTable, secondKey})
 			}
 		}
-		return line
-	}, func(line []byte, some []string) error {
-		a := answer{question: question{withdraw: true}}
-		for _, key := range some {
-			a.lookups = append(a.lookups, lookup{creditTable, key})
-			for _, second := range seconds {
-				for _, secondKey := range secondKeys(key, second) {
-					a.lookups = append(a.lookups, lookup{secondsTable, secondKey})
-				}
-			}
-		}
-		if err := c.sendLine(ctx, c.calls, line, &a); err != nil {
-			return err
-		}
-		for each := 1 + 2*len(seconds); len(a.entries) > 0; a.entries = a.entries[each:] {
-			w := Withdrawal{Entry: a.entries[0]}
-			for both := range slices.Chunk(a.entries[1:each], 2) {
-				found := both[0]
-				if both[1].Found {
-					found = both[1]
-				}
-				w.Seconds = append(w.Seconds, found)
-			}
-			withdrawals = append(withdrawals, w)
-		}
-		return nil
+		return all
 	})
+	withdrawals := make([]Withdrawal, 0, len(keys))
+	for some := range slices.Chunk(entries, 1+2*len(seconds)) {
+		missing := func(e Entry) bool { return !e.Found }
+		withdrawals = append(withdrawals, Withdrawal{Entry: some[0], Seconds: slices.DeleteFunc(some[1:], missing)})
+	}
 	return withdrawals, err
 }
 
@@ -143,13 +120,26 @@ func secondKeys(user string, second int64) [2]string {
 // Read returns the entries of a table that have the keys, in their order. One that does
 // not exist has Found false.
 func (c *Client) Read(ctx context.Context, table string, keys []string) ([]Entry, error) {
+	return c.lookUp(ctx, table, keys, 0, func(key string) []lookup { return []lookup{{table, key}} })
+}
+
+// lookUp returns the entries that are looked up for each key, of as many keys as were answered. Before that it takes the credit of each
+// key, if withdrawn is not 0.
+func (c *Client) lookUp(ctx context.Context, table string, keys []string, withdrawn uint32, of func(key string) []lookup) ([]Entry, error) {
 	entries := make([]Entry, 0, len(keys))
 	err := inLines(table, keys, func(line []byte, key string) []byte {
-		return appendKeyed(line, "show", table, key)
+		if withdrawn > 0 {
+			line = appendWithdrawal(line, table, key, withdrawn)
+		}
+		// Read in the same line, right behind: HAProxy runs a line's commands in their order.
+		for _, l := range of(key) {
+			line = appendKeyed(line, "show", l.table, l.key)
+		}
+		return line
 	}, func(line []byte, some []string) error {
-		a := answer{}
+		a := answer{question: question{withdraw: withdrawn > 0}}
 		for _, key := range some {
-			a.lookups = append(a.lookups, lookup{table, key})
+			a.lookups = append(a.lookups, of(key)...)
 		}
 		if err := c.sendLine(ctx, c.calls, line, &a); err != nil {
 			return err
