@@ -3,7 +3,6 @@ package haproxy
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -104,8 +103,8 @@ type creditRule struct {
 
 // A requestKind is what requests are counted by: their operation if that has counters, else their verb.
 type requestKind struct {
-	Condition string
-	Refused   int // counter
+	Name, Condition string
+	Refused         int // counter
 }
 
 func newCreditRules(classes []string, operations []limits.Class, shares bool) (creditRules, error) {
@@ -135,7 +134,7 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 		}
 		r.Tickets = append(r.Tickets, c)
 	}
-	if len(r.operationTickets()) == 0 {
+	if !slices.ContainsFunc(r.Tickets, func(c ticketClass) bool { return c.Over == overOperation }) {
 		operations = nil // requests are admitted before they are classified
 	}
 	r.addRules(operations)
@@ -152,81 +151,83 @@ func ofOperation(name string) string { return "{ var(txn.sluice_op) -m str " + n
 func (r *creditRules) addRules(operations []limits.Class) {
 	of := func(class string) []ticketClass { // one or none
 		i := slices.IndexFunc(r.Tickets, func(c ticketClass) bool { return c.Name == class })
-		if i < 0 {
-			return nil
-		}
-		return r.Tickets[i : i+1]
+		return r.Tickets[max(i, 0) : i+1]
 	}
 	n, all, verbs := len(r.Tickets), of(limits.All), creditClasses()[1:]
-	words, plain := make([]string, n), []string(nil)
-	for i, c := range r.Tickets {
-		words[i] = c.Name
+	byTicket, byCounter := make([]requestKind, n), []requestKind(nil)
+	// count is the counter of a kind, -1 if it is counted by tickets.
+	count := func(kind requestKind, tickets []ticketClass) int {
+		if len(tickets) > 0 {
+			byTicket[tickets[0].Drawn] = kind
+			return -1
+		}
+		byCounter = append(byCounter, kind)
+		return 2*n + len(byCounter) - 1
 	}
-	counter := func(word string) int {
-		plain = append(plain, word)
-		return 2*n + len(plain) - 1
+	admit := func(condition string, count int, tickets ...[]ticketClass) {
+		r.Rules = append(r.Rules, creditRule{condition, slices.Concat(slices.Concat(tickets...), all), count})
+	}
+	room := maxCounters - 1 - 2*n - 2*len(verbs)
+	for _, o := range operations {
+		room -= len(of(o.Name))
 	}
 	other := ""
-	room := maxCounters - 1 - 2*n - 2*len(verbs) - len(r.operationTickets())
 	for _, o := range operations {
-		own, verb, count := of(o.Name), verbOf(o), -1
-		switch {
-		case len(own) > 0:
-			words[own[0].Drawn] = verb + "/" + o.Name
-		case room < 2:
-			continue
-		default:
+		own, verb, condition := of(o.Name), verbOf(o), ofOperation(o.Name)
+		if len(own) == 0 {
+			if room < 2 {
+				continue
+			}
 			room -= 2
-			count = counter(verb + "/" + o.Name)
 		}
+		counter := count(requestKind{Name: verb + "/" + o.Name, Condition: condition}, own)
 		for _, v := range verbs {
-			if t := of(v); len(t) > 0 && (verb == v || verb == "") {
-				r.Rules = append(r.Rules, creditRule{ofOperation(o.Name) + " " + ofVerb(v), slices.Concat(own, t, all), count})
+			if verb == v || verb == "" && len(of(v)) > 0 {
+				admit(condition+" "+ofVerb(v), counter, own, of(v))
 			}
 		}
-		if verb == "" || len(of(verb)) == 0 {
-			r.Rules = append(r.Rules, creditRule{ofOperation(o.Name), slices.Concat(own, all), count})
+		if verb == "" {
+			admit(condition, counter, own)
 		}
 		r.Counted = append(r.Counted, o.Name)
 		other = " !sluice_counted"
 	}
 	for _, verb := range verbs {
-		own, count := of(verb), -1
-		// Where operations count, a verb's tickets are theirs as well.
-		if len(operations) > 0 || len(own) == 0 && (verb != "GET" || len(all) == 0) {
-			count = counter(verb)
+		own := of(verb)
+		counts := own
+		switch {
+		case len(operations) > 0:
+			counts = nil // the tickets are those of operations as well
+		case verb == "GET" && len(own) == 0:
+			counts = all
 		}
-		tickets := slices.Concat(own, all)
-		condition := ofVerb(verb)
-		// Before a request is classified: a rule that is tried has drawn, so the last one is for all others.
-		if len(r.operationTickets()) == 0 {
-			condition = fmt.Sprintf("{ method,upper -m str %s }", verb)
-			if verb == "OTHER" {
-				condition = ""
-			}
-			if slices.Contains(shortMethods, verb) {
-				r.Fast = append(r.Fast, creditRule{fmt.Sprintf("{ method %s }", verb), tickets, count})
-			}
-		}
-		r.Rules = append(r.Rules, creditRule{condition, tickets, count})
-	}
-	r.Classes = strings.Join(slices.Concat(words, []string{"|"}, plain), " ")
-	for i, word := range slices.Concat(words, plain) {
-		verb, operation, _ := strings.Cut(word, "/")
-		condition := ofOperation(operation)
-		if operation == "" {
-			condition = ofVerb(strings.Replace(verb, limits.All, "GET", 1)) + other
-		}
-		if i >= n || word != limits.All && !slices.Contains(plain, word) || word == limits.All && !slices.Contains(slices.Concat(words, plain), "GET") {
-			r.Kinds = append(r.Kinds, requestKind{condition, 2*n + len(plain) + len(r.Kinds)})
+		counter := count(requestKind{Name: verb, Condition: ofVerb(verb) + other}, counts)
+		if len(operations) == 0 && slices.Contains(shortMethods, verb) {
+			admit("{ method "+verb+" }", counter, own)
+			r.Fast = r.Rules
+		} else {
+			admit(ofVerb(verb), counter, own)
 		}
 	}
-	r.Unheard = 2*n + len(plain) + len(r.Kinds)
+	for i, c := range r.Tickets {
+		if c.Over == overOperation && byTicket[i].Name != "" {
+			c.Name = byTicket[i].Name
+		}
+		r.Classes += c.Name + " "
+	}
+	r.Classes += "|"
+	for _, k := range byCounter {
+		r.Classes += " " + k.Name
+	}
+	r.Unheard = 2*n + len(byCounter)
+	for _, k := range slices.Concat(byTicket, byCounter) {
+		if k.Name != "" {
+			k.Refused = r.Unheard
+			r.Kinds = append(r.Kinds, k)
+			r.Unheard++
+		}
+	}
 	r.Counters = r.Unheard + 1
-}
-
-func (r *creditRules) operationTickets() []ticketClass {
-	return slices.DeleteFunc(slices.Clone(r.Tickets), func(c ticketClass) bool { return c.Over != overOperation })
 }
 
 // verbOf is the verb of all requests of an operation class, "" if there are several.

@@ -312,7 +312,7 @@ func TestCreditOfClassBeforeAll(t *testing.T) {
 	}
 }
 
-// A lower-case method is of the same class, and an unknown one of OTHER.
+// An unknown method is of the class OTHER. One in small letters is asked about.
 func TestCreditOfMethods(t *testing.T) {
 	t.Parallel()
 	r := joined(t, single)
@@ -325,7 +325,7 @@ func TestCreditOfMethods(t *testing.T) {
 	}
 	drawn := map[string]int{}
 	for method, class := range map[string]string{
-		"GET": "GET", "get": "GET", "HEAD": "HEAD", "PUT": "PUT", "pUt": "PUT", "POST": "POST", "DELETE": "DELETE",
+		"GET": "GET", "HEAD": "HEAD", "PUT": "PUT", "POST": "POST", "DELETE": "DELETE",
 		"PATCH": "PATCH", "OPTIONS": "OPTIONS", "PURGE": "OTHER", "Options": "OPTIONS", "TRACE": "OTHER",
 	} {
 		r.native(t, httpRequest(method, "/", alice.header(), "Content-Length: 0"))
@@ -335,6 +335,9 @@ func TestCreditOfMethods(t *testing.T) {
 		if got := r.sum(t, alice.name, number[class]); got != want {
 			t.Errorf("%d tickets of %s drawn, want %d", got, class, want)
 		}
+	}
+	if r.admitted(t, httpRequest("get", "/", alice.header(), "Content-Length: 0")) {
+		t.Error("get is admitted, want a question")
 	}
 }
 
