@@ -44,24 +44,21 @@ func newByTier(counters *prometheus.CounterVec, labels int) *byTier {
 func (b *byTier) count(of series) { b.add(of, 1) }
 
 // add counts n requests, or so much of what they cost.
-func (b *byTier) add(of series, n int64) {
+func (b *byTier) add(of series, n int64) { b.addTo(nil, of, n) }
+
+// addTo counts n requests that are of counts, which were taken before, if these are not nil.
+func (b *byTier) addTo(counts map[series]int64, of series, n int64) {
 	// Without a lock: every request comes here, and hardly any is the first of its series.
 	c, ok := (*b.seen.Load())[of]
 	if !ok {
 		c = b.firstCounter(of)
 	}
 	c.Add(float64(n))
-	c.since.Add(n)
-}
-
-// addTo counts n requests that are of counts, which were taken before.
-func (b *byTier) addTo(counts map[series]int64, of series, n int64) {
-	c, ok := (*b.seen.Load())[of]
-	if !ok {
-		c = b.firstCounter(of)
+	if counts == nil {
+		c.since.Add(n)
+	} else {
+		counts[of] += n
 	}
-	c.Add(float64(n))
-	counts[of] += n
 }
 
 // takeCounts is what was counted since the last call, of each of the series.

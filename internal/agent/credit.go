@@ -162,6 +162,9 @@ func (a *Agent) forgetPlaces(process uint64, began time.Time, shown func(user st
 // takeNativeCounts takes how many requests some users have in progress by credit, and the bytes that
 // those ever moved.
 func (a *Agent) takeNativeCounts(counts []nativeCount) {
+	for _, c := range counts {
+		a.starts.inCredit(c.user, int64(c.inProgress))
+	}
 	a.limiter.update(func(now time.Time) {
 		for i := range counts {
 			c := &counts[i]

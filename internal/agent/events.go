@@ -141,31 +141,23 @@ func (a *Agent) readSecond(ctx context.Context, second int64, taken secondOfStar
 	if a.seconds == nil || !daemon.Sleep(ctx, time.Until(time.Unix(second+1, 0).Add(readAfter))) {
 		return
 	}
-	sink := secondSink{inProgress: func(user string, n int) { a.starts.inCredit(user, int64(n)) }}
-	sink.admitted = func(c counted) {
+	add := a.starts.count
+	if taken != nil {
+		add = taken.add
+	}
+	a.seconds.read(ctx, second, func(c counted) {
 		tier := a.limiter.inForce.limitsOf(c.user).Tier
 		of := series{tier, c.kind.verb, c.kind.operation}
-		if taken == nil {
-			a.starts.countStarts(c.user, c.kind.verb, c.kind.operation, c.n)
-			a.metrics.started.add(of, c.n)
-		} else {
-			taken.add(c.user, c.kind.verb, c.kind.operation, c.n, 0)
-			a.metrics.started.addTo(started, of, c.n)
+		add(c.user, c.kind.verb, c.kind.operation, c.admitted, c.refused)
+		if c.admitted > 0 {
+			a.metrics.started.addTo(started, of, c.admitted)
+			a.metrics.credited.Add(float64(c.admitted))
+			a.metrics.byTier.add(outcome(tier, "credit", ""), c.admitted)
 		}
-		a.metrics.credited.Add(float64(c.n))
-		a.metrics.byTier.add(outcome(tier, "credit", ""), c.n)
-	}
-	sink.refused = func(c counted) {
-		of := series{a.limiter.inForce.limitsOf(c.user).Tier, c.kind.verb, c.kind.operation}
-		if taken == nil {
-			a.starts.countRefused(c.user, c.kind.verb, c.kind.operation, c.n)
-			a.metrics.refusedByTier.add(of, c.n)
-		} else {
-			taken.add(c.user, c.kind.verb, c.kind.operation, 0, c.n)
-			a.metrics.refusedByTier.addTo(refused, of, c.n)
+		if c.refused > 0 {
+			a.metrics.refusedByTier.addTo(refused, of, c.refused)
 		}
-	}
-	a.seconds.read(ctx, second, sink)
+	})
 }
 
 // raiseInProgress sets the requests in progress of users with such a limit to what is believed:

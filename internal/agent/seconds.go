@@ -97,15 +97,9 @@ type nativeCount struct {
 
 // A counted is what HAProxy counted of a kind of a user's requests in a second.
 type counted struct {
-	user string
-	kind requestKind
-	n    int64
-}
-
-// secondSink takes what was read.
-type secondSink struct {
-	admitted, refused func(counted)
-	inProgress        func(user string, n int)
+	user              string
+	kind              requestKind
+	admitted, refused int64
 }
 
 func newSecondReader(table creditReader, of func(user string) *limits.Limits, m *metrics, log *slog.Logger) *secondReader {
@@ -114,10 +108,10 @@ func newSecondReader(table creditReader, of func(user string) *limits.Limits, m 
 }
 
 // read reads what HAProxy has counted through a second by its clock, which has ended.
-func (t *secondReader) read(ctx context.Context, second int64, to secondSink) {
+func (t *secondReader) read(ctx context.Context, second int64, count func(counted)) {
 	ctx, stop := context.WithTimeout(ctx, readTimeout)
 	defer stop()
-	err := t.readThrough(ctx, second, to)
+	err := t.readThrough(ctx, second, count)
 	if errors.Is(err, context.Canceled) {
 		return
 	}
@@ -137,7 +131,7 @@ func (t *secondReader) read(ctx context.Context, second int64, to secondSink) {
 // errNewProcess says that HAProxy was replaced in the midst of a read.
 var errNewProcess = errors.New("haproxy was replaced while its table was read")
 
-func (t *secondReader) readThrough(ctx context.Context, through int64, to secondSink) error {
+func (t *secondReader) readThrough(ctx context.Context, through int64, count func(counted)) error {
 	text, process, err := t.table.Variable(ctx, countersVariable)
 	if err != nil {
 		return err
@@ -157,15 +151,15 @@ func (t *secondReader) readThrough(ctx context.Context, through int64, to second
 	for second := first; second <= through; second++ {
 		// A second is read once: what was counted before an error would count twice.
 		t.last = second
-		if err := t.readSecond(ctx, second, to, named); err != nil {
+		if err := t.readSecond(ctx, second, count, named); err != nil {
 			return err
 		}
 	}
-	return t.readProgress(ctx, to, named)
+	return t.readProgress(ctx, named)
 }
 
 // readSecond reads the counters of a second, and names the users with admitted requests.
-func (t *secondReader) readSecond(ctx context.Context, second int64, to secondSink, named map[string]bool) error {
+func (t *secondReader) readSecond(ctx context.Context, second int64, count func(counted), named map[string]bool) error {
 	prefix := runtimeapi.SecondKey("", second)
 	var unusable error
 	err := t.dump(ctx, t.process, secondEntries, runtimeapi.Filter{Data: "gpt", Operator: "eq", Value: second}, secondRate, func(e runtimeapi.Entry) {
@@ -178,12 +172,9 @@ func (t *secondReader) readSecond(ctx context.Context, second int64, to secondSi
 			return
 		}
 		t.counters.count(&e, func(kind requestKind, admitted, refused int64) {
-			if admitted > 0 {
-				named[user] = true
-				to.admitted(counted{user, kind, admitted})
-			}
-			if refused > 0 {
-				to.refused(counted{user, kind, refused})
+			if admitted+refused > 0 {
+				named[user] = named[user] || admitted > 0
+				count(counted{user, kind, admitted, refused})
 			}
 		})
 	})
@@ -191,7 +182,7 @@ func (t *secondReader) readSecond(ctx context.Context, second int64, to secondSi
 }
 
 // readProgress reads what is in progress by credit, and the bytes of it. named are the users with requests since the last read.
-func (t *secondReader) readProgress(ctx context.Context, to secondSink, named map[string]bool) error {
+func (t *secondReader) readProgress(ctx context.Context, named map[string]bool) error {
 	var natives []nativeCount
 	flush := func() {
 		if t.hearers.natives != nil && len(natives) > 0 {
@@ -206,7 +197,6 @@ func (t *secondReader) readProgress(ctx context.Context, to secondSink, named ma
 		if gpt(e, 0) == 0 && bandwidthOf(of).Limited() {
 			n = 0
 		}
-		to.inProgress(e.Key, n)
 		natives = append(natives, nativeCount{user: e.Key, of: of, inProgress: n, bytes: [2]int64{bandwidth.Down: e.BytesOut, bandwidth.Up: e.BytesIn}})
 		if len(natives) == maxNatives {
 			flush()

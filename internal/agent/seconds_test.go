@@ -122,17 +122,18 @@ func (r *secondRig) hear(format string, args ...any) {
 	r.heard = append(r.heard, fmt.Sprintf(format, args...))
 }
 
-func (r *secondRig) sink() secondSink {
-	tell := func(what string) func(counted) {
-		return func(c counted) { r.hear("%s %s %d %s/%s", c.user, what, c.n, c.kind.verb, c.kind.operation) }
+func (r *secondRig) count(c counted) {
+	for what, n := range map[string]int64{"admitted": c.admitted, "refused": c.refused} {
+		if n > 0 {
+			r.hear("%s %s %d %s/%s", c.user, what, n, c.kind.verb, c.kind.operation)
+		}
 	}
-	return secondSink{admitted: tell("admitted"), refused: tell("refused"), inProgress: func(string, int) {}}
 }
 
 // reads reads the next second, and returns what it told, sorted.
 func (r *secondRig) reads() []string {
 	r.heard = nil
-	r.read(r.t.Context(), r.now, r.sink())
+	r.read(r.t.Context(), r.now, r.count)
 	r.now++
 	slices.Sort(r.heard)
 	return r.heard

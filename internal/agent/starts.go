@@ -56,22 +56,15 @@ func newStarts() *starts { return &starts{users: make(map[string]*started)} }
 
 // countStart counts a request of a verb and an operation class, "" if it has none. It does
 // not allocate for a user who is known.
-func (s *starts) countStart(user, verb, op string) { s.countStarts(user, verb, op, 1) }
+func (s *starts) countStart(user, verb, op string) { s.count(user, verb, op, 1, 0) }
 
-// countStarts counts n requests; "" is a verb that is not known.
-func (s *starts) countStarts(user, verb, op string, n int64) {
+// count counts requests that started, and that were refused; "" is a verb that is not known.
+func (s *starts) count(user, verb, op string, starts, refused int64) {
 	s.change(user, true, func(e *started) {
-		e.count += n
-		e.classes = addCounts(e.classes, verb, op, n, 0)
-	})
-}
-
-// countRefused counts n requests of a verb and an operation class, "" if they have none, that were refused.
-func (s *starts) countRefused(user, verb, op string, n int64) {
-	s.change(user, true, func(e *started) {
-		e.near = true
-		e.refused += n
-		e.classes = addCounts(e.classes, verb, op, 0, n)
+		e.near = e.near || refused > 0
+		e.count += starts
+		e.refused += refused
+		e.classes = addCounts(e.classes, verb, op, starts, refused)
 	})
 }
 

@@ -71,7 +71,7 @@ func TestStarts(t *testing.T) {
 func TestStartsOfManyUsers(t *testing.T) {
 	s := newStarts()
 	for i := range maxStarted + 100 {
-		s.countStarts(fmt.Sprint("user", i), "GET", "", int64(1+i%7))
+		s.count(fmt.Sprint("user", i), "GET", "", int64(1+i%7), 0)
 	}
 	s.nearLimit("user0")
 	s.progress("user7", 9)
