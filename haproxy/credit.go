@@ -56,14 +56,12 @@ const (
 	ticketElement = 6 // tickets a second of the first class; the other classes and the shares of bandwidth are behind it
 )
 
-// How far a request came that HAProxy did not admit by credit, as txn.sluice_over has it: these were drawn, and the last one did not
-// suffice.
+// How far a request came that HAProxy did not admit by credit, as txn.sluice_over has it; 5: the generation is another one by now.
 const (
 	overOperation = iota + 1
 	overVerb
 	overAll
 	overPlaces
-	overGeneration // another one by now
 )
 
 // creditRules are the classes, kinds and numbers of the rules about credit in haproxy.cfg.tmpl.

@@ -62,6 +62,7 @@ type view struct {
 
 	NameInline         bool   // the rules of users with credit read the name in its header
 	Header, HeaderCase string // of NameInline
+	Converter          string // see Reading
 	ReadsCredentials   bool   // credentials may be unreadable, and names may need a digest
 
 	ExemptAddresses, ExemptPaths, ExemptBelow, ExemptHere bool
@@ -117,14 +118,11 @@ func (c Config) newView() (view, error) {
 // somebody's own.
 func (v view) HeldLater() bool { return v.Into && v.LendsShares }
 
-// A reading is a view for the rule that looks whether a user has credit.
-type reading struct {
-	view
-	Converter string // of NameInline: what the name goes through
+// Reading is v for a rule that reads the name in its header, which goes through a converter.
+func (v view) Reading(converter string) view {
+	v.Converter = converter
+	return v
 }
-
-// Reading is v for that rule.
-func (v view) Reading(converter string) reading { return reading{v, converter} }
 
 // render executes a template, or one of its blocks.
 func render(t *template.Template, block string, v view) (string, error) {
