@@ -31,14 +31,6 @@ func CountersIn(text string) []int {
 	return numbers
 }
 
-// behindTheirs moves the sticky counters in a text of ours, each of one digit at the end of what counter matches.
-func (p Process) behindTheirs(text string) string {
-	return counter.ReplaceAllStringFunc(text, func(use string) string {
-		number := len(use) - 1
-		return use[:number] + strconv.Itoa(p.FirstCounter+int(use[number]-'0'))
-	})
-}
-
 // Lines is what an operator's own configuration needs so that Sluice's limits hold in it.
 type Lines struct {
 	Process  string            // a section global, and the tables and backends that all frontends share; before any defaults
@@ -61,13 +53,12 @@ func (c Config) Beside(folder string, p Process) (Lines, error) {
 		if *text, err = render(haproxyTemplate, "beside "+block, v); err != nil {
 			return Lines{}, err
 		}
-		*text = p.behindTheirs(withoutComments(*text))
+		*text = withoutComments(*text)
 	}
 	if lines.Files, err = c.filesOf(v); err != nil {
 		return Lines{}, fmt.Errorf("haproxy configuration: %w", err)
 	}
 	delete(lines.Files, written[0]) // theirs is in its place
-	lines.Files["spoe.cfg"] = p.behindTheirs(lines.Files["spoe.cfg"])
 	return lines, nil
 }
 

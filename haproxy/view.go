@@ -30,7 +30,12 @@ var (
 )
 
 func parse(source string) *template.Template {
-	return template.Must(template.New("whole").Parse(actionLine.ReplaceAllString(source, "$1")))
+	return template.Must(template.New("whole").Funcs(stickyCounters(0)).Parse(actionLine.ReplaceAllString(source, "$1")))
+}
+
+// stickyCounters has the function of the templates for the number of a sticky counter, of which the first is ours.
+func stickyCounters(first int) template.FuncMap {
+	return template.FuncMap{"sc": func(n int) int { return first + n }}
 }
 
 // view is what the templates render.
@@ -126,8 +131,12 @@ func (v view) Reading(converter string) view {
 
 // render executes a template, or one of its blocks.
 func render(t *template.Template, block string, v view) (string, error) {
+	t, err := t.Clone()
+	if err != nil {
+		return "", fmt.Errorf("template: %w", err)
+	}
 	var b strings.Builder
-	if err := t.ExecuteTemplate(&b, block, v); err != nil {
+	if err := t.Funcs(stickyCounters(v.FirstCounter)).ExecuteTemplate(&b, block, v); err != nil {
 		return "", fmt.Errorf("template: %w", err)
 	}
 	return b.String(), nil
