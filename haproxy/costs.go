@@ -86,25 +86,18 @@ func checkCostUnit(u limits.CostUnit) error {
 		return errors.New("want a-z, 0-9, and single _ and - between them")
 	}
 	for _, source := range []limits.CostSource{u.Estimate, u.Actual} {
-		if err := checkCostSource(source); err != nil {
-			return err
+		if source.Header != "" && !costField.MatchString(source.Header) {
+			return fmt.Errorf("header %q: want 1 to 100 of a-z, 0-9, _ and -", source.Header)
+		}
+		for _, key := range source.JSON {
+			if !costKey.MatchString(key) {
+				return fmt.Errorf("key %q: want 1 to 100 letters, digits, _ and -", key)
+			}
 		}
 	}
 	for _, class := range u.Classes {
 		if !className.MatchString(class) {
 			return fmt.Errorf("class %q: want a verb, or 1 to 32 of A-Z, 0-9 and _, the first a letter", class)
-		}
-	}
-	return nil
-}
-
-func checkCostSource(s limits.CostSource) error {
-	if s.Header != "" && !costField.MatchString(s.Header) {
-		return fmt.Errorf("header %q: want 1 to 100 of a-z, 0-9, _ and -", s.Header)
-	}
-	for _, key := range s.JSON {
-		if !costKey.MatchString(key) {
-			return fmt.Errorf("key %q: want 1 to 100 letters, digits, _ and -", key)
 		}
 	}
 	return nil

@@ -44,32 +44,29 @@ const MinVersion = "2.6"
 // path of haproxy.cfg and the environment that HAProxy needs besides its own.
 // An error names the field of c, or the file, that is wrong.
 func Write(dir string, c Config) (file string, env []string, err error) {
-	file, env, err = writeFiles(dir, c)
-	if err != nil {
-		return "", nil, fmt.Errorf("haproxy configuration: %w", err)
-	}
-	return file, env, nil
-}
-
-func writeFiles(dir string, c Config) (file string, env []string, err error) {
+	defer func() {
+		if err != nil {
+			file, env, err = "", nil, fmt.Errorf("haproxy configuration: %w", err)
+		}
+	}()
 	// Everything is rendered before anything is written: what is wrong leaves the folder as it was.
 	if env, err = c.env(); err != nil {
-		return "", nil, err
+		return file, env, err
 	}
 	files, err := c.files()
 	if err != nil {
-		return "", nil, err
+		return file, env, err
 	}
 	// The path stands in front of every file that haproxy.cfg reads, wherever HAProxy is started.
 	if dir, err = filepath.Abs(dir); err != nil {
-		return "", nil, err
+		return file, env, err
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "lua"), 0o755); err != nil {
-		return "", nil, err
+		return file, env, err
 	}
 	for _, name := range written {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(files[name]), 0o644); err != nil {
-			return "", nil, err
+			return file, env, err
 		}
 	}
 	return filepath.Join(dir, written[0]), append(env, "SLUICE_CFG_DIR="+dir), nil

@@ -140,16 +140,5 @@ type chainLink struct {
 	Alone             bool // no name was found before
 }
 
-func (i Identifier) param() string {
-	if i.Param == "" {
-		return kinds[i.Kind].paramDefault
-	}
-	return i.Param
-}
-
-func (i Identifier) letters() string {
-	if i.Case == "" {
-		return kinds[i.Kind].caseDefault
-	}
-	return i.Case
-}
+// readsCredentials is whether the identifier can find that credentials are unreadable.
+func (i Identifier) readsCredentials() bool { return i.Kind != "header" && i.Kind != "ip" }

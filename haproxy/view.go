@@ -52,11 +52,9 @@ type view struct {
 	Limits   limits.AddressLimits
 	Costs    costView
 
-	Hold           bool   // some user's bandwidth is limited
-	LendsShares    bool   // credit has shares of bandwidth
-	Pad            string // fills the keys of sluice_seconds, with a byte that no name has
-	UnheardCounter int    // sticky counter for users about whom no agent answered
-	SmallBuffers   int    // bytes of a buffer before HAProxy 2.7
+	Hold        bool   // some user's bandwidth is limited
+	LendsShares bool   // credit has shares of bandwidth
+	Pad         string // fills the keys of sluice_seconds, with a byte that no name has
 
 	AddressesLimited bool   // the limits of addresses use sticky counter 2
 	AddressTickets   bool   // addresses draw tickets: tables are asked first
@@ -77,7 +75,7 @@ type view struct {
 func (c Config) newView() (view, error) {
 	v := view{
 		Folder: ".", Fitted: c.Fitted, Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth, LendsShares: c.lendsShares(),
-		Pad: strings.Repeat(`\x7f`, 100), UnheardCounter: 1, SmallBuffers: 65536, ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
+		Pad: strings.Repeat(`\x7f`, 100), ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
 	}
 	chain, err := ParseIdentify(cmp.Or(c.Identify, TryOut))
 	if err != nil {
@@ -96,7 +94,7 @@ func (c Config) newView() (view, error) {
 	v.ReadsCredentials = !c.Fitted || slices.ContainsFunc(chain, Identifier.readsCredentials)
 	for _, i := range chain {
 		v.Chain = append(v.Chain, chainLink{
-			Kind: i.Kind, Param: i.param(), Case: i.letters(),
+			Kind: i.Kind, Param: cmp.Or(i.Param, kinds[i.Kind].paramDefault), Case: cmp.Or(i.Case, kinds[i.Kind].caseDefault),
 			Presigned: !c.Fitted || slices.ContainsFunc(chain, func(i Identifier) bool { return i.Kind == "s3" }), Alone: c.Fitted && len(chain) == 1 && !i.readsCredentials(),
 		})
 	}
@@ -104,19 +102,51 @@ func (c Config) newView() (view, error) {
 	if c.Fitted && !v.AddressesLimited && len(chain) == 1 && chain[0].Kind == "header" && !v.Hold {
 		v.NameInline, v.Header, v.HeaderCase = true, v.Chain[0].Param, v.Chain[0].Case
 	}
-	// Counters 1 and 2 are for requests in progress and for their addresses.
-	if v.AddressesLimited {
-		v.UnheardCounter = 0
-	}
-	// HAProxy's own buffers are enough where no body is held.
-	if !v.Hold {
-		v.SmallBuffers = 16384
-	}
 	folder := func(path string) bool { return strings.HasSuffix(path, "*") }
 	v.ExemptBelow = !c.Fitted || slices.ContainsFunc(c.Exempt.Paths, folder)
 	v.ExemptPaths = !c.Fitted || slices.ContainsFunc(c.Exempt.Paths, func(path string) bool { return !folder(path) })
 	v.ExemptHere = v.ExemptAddresses || v.ExemptPaths
 	return v, nil
+}
+
+// addressAnswer is a backend that refuses for one reason, so that HAProxy's own metrics count these
+// refusals apart. A limit of requests in progress has no window.
+type addressAnswer struct {
+	Backend, Reason string
+	Limit           int
+	Window          int64
+}
+
+// addressLimits fills in what the limits of each address need. Without limits there is not even a table: each
+// tracked entry costs every request.
+func (v *view) addressLimits() {
+	a := v.Limits
+	v.AddressesLimited, v.AddressTickets = a != (limits.AddressLimits{}), a.Requests+a.Concurrent > 0
+	var store []string
+	counters := 0
+	v.AddressExpire = 10
+	if a.FailedAuth > 0 {
+		// A rate of HAProxy's own: it needs no rules that begin and end a window.
+		window := a.FailedAuthWindow.Seconds()
+		v.Answers = append(v.Answers, addressAnswer{"sluice_refused_failed_auth", "failed-authentication", a.FailedAuth, window})
+		store = append(store, fmt.Sprintf("gpc_rate(1,%ds)", window))
+		// HAProxy's rate looks back at the period before this one.
+		counters, v.AddressExpire = 1, max(v.AddressExpire, 2*window)
+	}
+	if a.Concurrent > 0 {
+		v.Answers = append(v.Answers, addressAnswer{"sluice_refused_address_concurrent", "address-concurrent-requests", a.Concurrent, 0})
+		store = append(store, "conn_cur")
+	}
+	if a.Requests > 0 {
+		v.Answers = append(v.Answers, addressAnswer{"sluice_refused_address_requests", "address-request-rate", a.Requests, 1})
+		// One that failures may have, and one for each slot of tickets.
+		counters = 5
+		store = append(store, "gpt(6)")
+	}
+	if counters > 0 {
+		store = append(store, fmt.Sprintf("gpc(%d)", counters))
+	}
+	v.AddressStore = strings.Join(store, ",")
 }
 
 // HeldLater is whether requests that credit admits are allowed by later rules, which hold their bodies: those with a body, in a frontend of
