@@ -46,12 +46,6 @@ func ForLimits(set *limits.Set) Config {
 	}
 }
 
-// lendsShares is whether credit brings shares: where somebody's bandwidth is limited, a
-// sticky counter is free for a request of theirs.
-func (c Config) lendsShares() bool {
-	return c.Addresses == (limits.AddressLimits{}) && (!c.Fitted || c.Bandwidth)
-}
-
 // env returns the variables that c sets. HAProxy takes each as one word, whatever is in it, and says
 // what is wrong with it; a status that haproxy.cfg has no answer for it would send as 429.
 func (c Config) env() ([]string, error) {

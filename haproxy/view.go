@@ -56,11 +56,10 @@ type view struct {
 	LendsShares bool   // credit has shares of bandwidth
 	Pad         string // fills the keys of sluice_seconds, with a byte that no name has
 
-	AddressesLimited bool   // the limits of addresses use sticky counter 2
-	AddressTickets   bool   // addresses draw tickets: tables are asked first
-	CreditFirst      bool   // credit is looked at before the request has a class: neither addresses nor operations have tickets
-	AddressStore     string // what an entry of sluice_address holds,
-	AddressExpire    int64  // and for how many seconds
+	AddressesLimited bool  // the limits of addresses use sticky counter 2
+	AddressTickets   bool  // addresses draw tickets: tables are asked first
+	CreditFirst      bool  // credit is looked at before the request has a class: neither addresses nor operations have tickets
+	AddressExpire    int64 // seconds of an entry of sluice_address
 	Answers          []addressAnswer
 
 	NameInline         bool   // the rules of users with credit read the name in its header
@@ -74,8 +73,9 @@ type view struct {
 // newView returns the view of c, or which field of it is wrong.
 func (c Config) newView() (view, error) {
 	v := view{
-		Folder: ".", Fitted: c.Fitted, Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth, LendsShares: c.lendsShares(),
-		Pad: strings.Repeat(`\x7f`, 100), ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
+		Folder: ".", Fitted: c.Fitted, Limits: c.Addresses, Hold: !c.Fitted || c.Bandwidth,
+		LendsShares: c.Addresses == (limits.AddressLimits{}) && (!c.Fitted || c.Bandwidth), // a sticky counter is free for them
+		Pad:         strings.Repeat(`\x7f`, 100), ExemptAddresses: !c.Fitted || len(c.Exempt.Addresses) > 0,
 	}
 	chain, err := ParseIdentify(cmp.Or(c.Identify, TryOut))
 	if err != nil {
@@ -122,31 +122,20 @@ type addressAnswer struct {
 func (v *view) addressLimits() {
 	a := v.Limits
 	v.AddressesLimited, v.AddressTickets = a != (limits.AddressLimits{}), a.Requests+a.Concurrent > 0
-	var store []string
-	counters := 0
 	v.AddressExpire = 10
 	if a.FailedAuth > 0 {
 		// A rate of HAProxy's own: it needs no rules that begin and end a window.
 		window := a.FailedAuthWindow.Seconds()
 		v.Answers = append(v.Answers, addressAnswer{"sluice_refused_failed_auth", "failed-authentication", a.FailedAuth, window})
-		store = append(store, fmt.Sprintf("gpc_rate(1,%ds)", window))
 		// HAProxy's rate looks back at the period before this one.
-		counters, v.AddressExpire = 1, max(v.AddressExpire, 2*window)
+		v.AddressExpire = max(v.AddressExpire, 2*window)
 	}
 	if a.Concurrent > 0 {
 		v.Answers = append(v.Answers, addressAnswer{"sluice_refused_address_concurrent", "address-concurrent-requests", a.Concurrent, 0})
-		store = append(store, "conn_cur")
 	}
 	if a.Requests > 0 {
 		v.Answers = append(v.Answers, addressAnswer{"sluice_refused_address_requests", "address-request-rate", a.Requests, 1})
-		// One that failures may have, and one for each slot of tickets.
-		counters = 5
-		store = append(store, "gpt(6)")
 	}
-	if counters > 0 {
-		store = append(store, fmt.Sprintf("gpc(%d)", counters))
-	}
-	v.AddressStore = strings.Join(store, ",")
 }
 
 // HeldLater is whether requests that credit admits are allowed by later rules, which hold their bodies: those with a body, in a frontend of
