@@ -294,6 +294,13 @@ func TestCreditIsOnlySpentByItsUser(t *testing.T) {
 		}},
 		{"header in small letters", setup{Config: Config{Identify: "header:X-User:lower", Fitted: true}}, "X-User: alice", []row{
 			{"other letters", httpGET("/", "X-User: Alice"), 1},
+			{"another name behind it", httpGET("/", "X-User: alice", "X-User: bob"), 0},
+			{"another name before it", httpGET("/", "X-User: bob", "X-User: alice"), 1},
+		}},
+		{"header, with operations", fittedOperations, "X-User: alice", []row{
+			{"as it is", httpGET("/", "X-User: alice"), 1},
+			{"exempt prefix", httpGET("/below/a", "X-User: alice"), 0},
+			{"another name behind it", httpGET("/", "X-User: alice", "X-User: bob"), 0},
 		}},
 		{"header", single, "X-User: alice", []row{
 			{"as it is", httpGET("/", "X-User: alice"), 1},
@@ -333,6 +340,17 @@ func TestCreditIsOnlySpentByItsUser(t *testing.T) {
 	r.get(t, basic(strings.Repeat("a", 100)))
 	if out := r.cli(t, "show table sluice_credit"); strings.Count(out, "key=") != 1 {
 		t.Errorf("no credit of a name of 100 bytes: %s", out)
+	}
+}
+
+// Where operations have tickets, names become keys before anything looks at them.
+func TestNamesWithOperations(t *testing.T) {
+	r := shared(t, fittedOperations)
+	for _, name := range []string{limits.ExemptKey, strings.Repeat("a", 101)} {
+		r.get(t, "X-User: "+name)
+		if asked := r.takeTold(t); len(asked) != 1 || asked[0].User != limits.Key(name) {
+			t.Errorf("%s: %+v, want one question about %s", name, asked, limits.Key(name))
+		}
 	}
 }
 

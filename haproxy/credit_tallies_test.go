@@ -168,3 +168,25 @@ func TestRefusedIsCounted(t *testing.T) {
 		})
 	}
 }
+
+// A request that has waited is refused in a later second than it came in, and counted there: the agent has read the other one.
+func TestRefusedAfterAWaitIsCounted(t *testing.T) {
+	r := shared(t, single)
+	r.teachRow(t, generation, 0, 0)
+	r.answerWith(tell(func() vars {
+		time.Sleep(1100 * time.Millisecond)
+		return vars{"reason": "concurrent-requests", "limit": uint32(10)}
+	}))
+	came := time.Now().Unix()
+	if got := r.get(t, "X-User: carol"); got.Status != 429 {
+		t.Fatalf("status %d, want 429", got.Status)
+	}
+	if diff := cmp.Diff(map[string]int{"GET": 1}, r.kinds(t, "carol", true)); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+	for second, e := range r.seconds(t, "carol") {
+		if int64(second) <= came || e["gpt0"] != second {
+			t.Errorf("counted in second %d, %v, want a later one than %d", second, e, came)
+		}
+	}
+}

@@ -214,6 +214,13 @@ var operating = setup{Config: Config{
 	},
 }, edit: telling}
 
+// fittedOperations is the same in files for a limit file, with names in a header.
+var fittedOperations = setup{Config: Config{
+	Identify: "header:X-User", Fitted: true, CreditClasses: []string{"*", "LIST"},
+	Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Methods: []string{"GET"}, Query: []string{"list"}}}}},
+	Exempt:  limits.Exempt{Paths: []string{"/below/*"}},
+}}
+
 // single has one thread: HAProxy's clock is the same for all requests. Requests can pause in it.
 var single = setup{Config: Config{Identify: "header:X-User"}, edit: withPauses}
 

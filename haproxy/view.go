@@ -99,7 +99,7 @@ func (c Config) newView() (view, error) {
 		})
 	}
 	v.CreditFirst = !v.AddressTickets && len(v.Credit.Fast) > 0
-	if c.Fitted && !v.AddressesLimited && len(chain) == 1 && chain[0].Kind == "header" && !v.Hold {
+	if c.Fitted && v.CreditFirst && len(chain) == 1 && chain[0].Kind == "header" && !v.Hold {
 		v.NameInline, v.Header, v.HeaderCase = true, v.Chain[0].Param, v.Chain[0].Case
 	}
 	folder := func(path string) bool { return strings.HasSuffix(path, "*") }

@@ -139,7 +139,7 @@ func newVerdictMetrics(f daemon.Factory) verdictMetrics {
 		started: newByTier(f.Counters("sluice_requests_started_total",
 			"Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.", "tier", "verb", "operation"), 3),
 		refusedByTier: newByTier(f.Counters("sluice_requests_refused_total",
-			"Requests that HAProxy has answered with a refusal, its own and the agent's, as it counts them each second, by their users' tier, their verb and their operation class, as in sluice_requests_started_total; beyond 1000 series the tier is other. Not in it: requests with unreadable credentials, and requests refused for their address before a user was known.", "tier", "verb", "operation"), 3),
+			"Requests that HAProxy has answered with a refusal, its own and the agent's, as it counts them each second, by their users' tier, their verb and their operation class, as in sluice_requests_started_total; beyond 1000 series the tier is other. Not in it: requests with unreadable credentials, and requests refused for their address before a user was known; with SLUICE_CREDIT=off nothing is in it.", "tier", "verb", "operation"), 3),
 		dryRefused: f.Counters("sluice_dry_run_refused_total",
 			"Requests that were allowed and that a limit in mode dry-run would have refused, by limit.", "limit"),
 	}

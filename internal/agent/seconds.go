@@ -149,11 +149,10 @@ func (t *secondReader) readThrough(ctx context.Context, through int64, count fun
 		first = through
 	}
 	for second := first; second <= through; second++ {
-		// A second is read once: what was counted before an error would count twice.
-		t.last = second
 		if err := t.readSecond(ctx, second, count, named); err != nil {
 			return err
 		}
+		t.last = second
 	}
 	return t.readProgress(ctx, named)
 }
@@ -163,6 +162,8 @@ func (t *secondReader) readSecond(ctx context.Context, second int64, count func(
 	prefix := runtimeapi.SecondKey("", second)
 	var unusable error
 	err := t.dump(ctx, t.process, secondEntries, runtimeapi.Filter{Data: "gpt", Operator: "eq", Value: second}, secondRate, func(e runtimeapi.Entry) {
+		// Read once, also if an error follows: what was counted before it would count twice.
+		t.last = second
 		user, ok := strings.CutPrefix(runtimeapi.UnpaddedSecondKey(e.Key), prefix)
 		switch {
 		case len(e.GPC) < t.counters.refused+len(t.counters.kinds):

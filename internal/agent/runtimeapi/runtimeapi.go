@@ -37,9 +37,10 @@ const (
 	// maxLine bounds a line of commands. HAProxy takes one that fits into its buffer
 	// (tune.bufsize, 16384 bytes if nobody set it) less some room of its own.
 	maxLine = 8000
-	// maxCalls bounds the commands under way, and a dump comes on top: HAProxy serves ten
-	// connections of its runtime API at a time (stats maxconn), of which people need some.
+	// maxCalls and maxDumps bound the commands under way: HAProxy serves ten connections of its runtime API at
+	// a time (stats maxconn), of which people need some. A long dump of one table must not hold up a short one.
 	maxCalls = 4
+	maxDumps = 2
 	// answerTimeout is how long HAProxy may say nothing before it counts as hanging, also if the
 	// caller's context has more time.
 	answerTimeout = 5 * time.Second
@@ -61,7 +62,7 @@ type Client struct {
 // New returns a client of the runtime API at the path of a unix socket. It does not
 // connect: HAProxy may start later.
 func New(path string) *Client {
-	return &Client{path: path, calls: make(chan struct{}, maxCalls), dumps: make(chan struct{}, 1)}
+	return &Client{path: path, calls: make(chan struct{}, maxCalls), dumps: make(chan struct{}, maxDumps)}
 }
 
 // A Withdrawal is what HAProxy had of a user's credit when it was withdrawn.
