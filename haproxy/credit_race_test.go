@@ -150,33 +150,49 @@ func TestSecondIsNotOpenedBehindAnotherGeneration(t *testing.T) {
 	} {
 		for _, given := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, given again %t", way.name, given), func(t *testing.T) {
-				r := shared(t, way.setup)
-				r.teachRow(t, generation, 0, 0)
-				r.lend(t, "alice", credit(unlimited, nil))
-				awaitSecond()
-				goOn := r.paused(t, way.place)
-				r.teachRow(t, generation+1, 0, 0)
-				if given {
-					r.answerTold(func(told) vars { return credit(unlimited, nil).with("credit", uint32(generation+1)) })
-				}
-				if lapsed, asked := r.lapsed(t, httpGET("/", "X-User: alice")); !asked || lapsed != way.lapsed {
-					t.Errorf("asked: %v, lapsed = %d, want %d", asked, lapsed, way.lapsed)
-				}
-				r.answerTold(nil)
-				if got := goOn(); got.Status != 200 {
-					t.Errorf("status = %d, want 200", got.Status)
-				}
-				if asked := r.takeTold(t); len(asked) != 1 {
-					t.Errorf("asked %+v, want one question", asked)
-				}
-				for second, e := range r.seconds(t, "alice") {
-					if e["gpt1"] != 0 {
-						t.Errorf("second %d is %v, want one that nobody opened", second, e)
-					}
+				for !notOpenedBehindAnotherGeneration(t, way.setup, way.place, way.lapsed, given) {
+					t.Log("a second ended meanwhile")
 				}
 			})
 		}
 	}
+}
+
+// notOpenedBehindAnotherGeneration reports whether all happened within one second, and was judged.
+func notOpenedBehindAnotherGeneration(t *testing.T, s setup, place string, wantLapsed int64, given bool) bool {
+	t.Helper()
+	r := shared(t, s)
+	r.teachRow(t, generation, 0, 0)
+	r.lend(t, "alice", credit(unlimited, nil))
+	awaitSecond()
+	began := time.Now().Unix()
+	goOn := r.paused(t, place)
+	r.teachRow(t, generation+1, 0, 0)
+	if given {
+		r.answerTold(func(told) vars { return credit(unlimited, nil).with("credit", uint32(generation+1)) })
+	}
+	lapsed, wasAsked := r.lapsed(t, httpGET("/", "X-User: alice"))
+	inOne := time.Now().Unix() == began
+	r.answerTold(nil)
+	got := goOn()
+	if !inOne {
+		return false
+	}
+	if !wasAsked || lapsed != wantLapsed {
+		t.Errorf("asked: %v, lapsed = %d, want %d", wasAsked, lapsed, wantLapsed)
+	}
+	if got.Status != 200 {
+		t.Errorf("status = %d, want 200", got.Status)
+	}
+	if asked := r.takeTold(t); len(asked) != 1 {
+		t.Errorf("asked %+v, want one question", asked)
+	}
+	for second, e := range r.seconds(t, "alice") {
+		if e["gpt1"] != 0 {
+			t.Errorf("second %d is %v, want one that nobody opened", second, e)
+		}
+	}
+	return true
 }
 
 // An answer that brings credit comes too late if the agent has withdrawn it since, in the same second
@@ -235,7 +251,7 @@ func TestCreditThatWasWithdrawnMeanwhile(t *testing.T) {
 func TestFullTableOfSeconds(t *testing.T) {
 	t.Parallel()
 	r := shared(t, setup{Config: lending.Config, edit: func(cfg string) string {
-		return strings.Replace(telling(cfg), "stick-table type string len 112 size 1m expire 5s nopurge", "stick-table type string len 112 size 4 expire 5s nopurge", 1)
+		return secondsExpire.ReplaceAllString(telling(cfg), "table type string len 112 size 4 expire 1m")
 	}})
 	const users, each = 20, 3
 	r.teachRow(t, generation, 0, 0)
