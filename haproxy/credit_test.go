@@ -402,10 +402,14 @@ func TestCreditWithdrawn(t *testing.T) {
 		}}, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			times, admitted, leaks := withdrawals(t, row.setup)
+			times, admitted, leaks := 0, 0, 0
+			for times < 20 || admitted < times { // a slow machine needs more than one round
+				n, by, leaked := withdrawals(t, row.setup)
+				times, admitted, leaks = times+n, admitted+by, leaks+leaked
+			}
 			t.Logf("%d withdrawals, %d requests admitted, %d leaks", times, admitted, leaks)
-			if leaks > 0 && !row.mistake || times < 20 || admitted < times {
-				t.Errorf("%d withdrawals, %d requests admitted, %d leaks; want many, many and none", times, admitted, leaks)
+			if leaks > 0 && !row.mistake {
+				t.Errorf("%d withdrawals, %d requests admitted, %d leaks; want none", times, admitted, leaks)
 			}
 		})
 	}
