@@ -84,8 +84,8 @@ type clusterMetrics struct {
 type creditMetrics struct {
 	granted, withdrawals                 prometheus.Counter
 	withdrawalsDropped, withdrawalErrors prometheus.Counter
-	creditUsers, tallyAt                 prometheus.Gauge
-	tallyErrors                          prometheus.Counter
+	creditUsers, creditReadAt            prometheus.Gauge
+	creditReadErrors                     prometheus.Counter
 }
 
 type costMetrics struct {
@@ -256,9 +256,9 @@ func newCreditMetrics(f daemon.Factory) creditMetrics {
 			"Calls of HAProxy's runtime API to withdraw credit that failed. They are repeated; meanwhile the cluster admits less of these users' limits than it may."),
 		creditUsers: f.Gauge("sluice_credit_users",
 			"Users in HAProxy's table of credit when all of it was last read, once a minute: those who have credit, or had it in the last 10 minutes."),
-		tallyAt: f.Gauge("sluice_credit_last_read_timestamp_seconds",
+		creditReadAt: f.Gauge("sluice_credit_last_read_timestamp_seconds",
 			"When HAProxy's counters of a second were last read, in seconds since 1970: what it admitted by itself is counted up to then."),
-		tallyErrors: f.Counter("sluice_credit_read_errors_total",
+		creditReadErrors: f.Counter("sluice_credit_read_errors_total",
 			"Times that HAProxy's counters of a second could not be read: what it admitted by itself is counted later, or not at all if that lasts for some seconds."),
 	}
 }

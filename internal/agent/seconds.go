@@ -116,9 +116,9 @@ func (t *secondReader) read(ctx context.Context, second int64, count func(counte
 		return
 	}
 	if err == nil {
-		t.metrics.tallyAt.Set(float64(time.Now().UnixNano()) / 1e9)
+		t.metrics.creditReadAt.Set(float64(time.Now().UnixNano()) / 1e9)
 	} else {
-		t.metrics.tallyErrors.Inc()
+		t.metrics.creditReadErrors.Inc()
 	}
 	switch warn, again := t.failure.note(err); {
 	case warn:
@@ -256,7 +256,7 @@ func (t *secondReader) readProgress(ctx context.Context, named map[string]bool) 
 func (t *secondReader) watch(ctx context.Context) error {
 	for daemon.Sleep(ctx, absentEvery) {
 		if err := t.readUsers(ctx); err != nil && ctx.Err() == nil {
-			t.metrics.tallyErrors.Inc()
+			t.metrics.creditReadErrors.Inc()
 			t.log.Debug("users with credit not read", slog.Any("error", err))
 		}
 	}

@@ -175,7 +175,7 @@ func TestSeconds(t *testing.T) {
 	if diff := cmp.Diff([]string{"bob admitted 4 GET/", "bob admitted 5 GET/", "bob admitted 6 GET/"}, r.reads()); diff != "" {
 		t.Errorf("after errors, told (-want +got):\n%s", diff)
 	}
-	if got := testutil.ToFloat64(r.metrics.tallyErrors); got != 6 {
+	if got := testutil.ToFloat64(r.metrics.creditReadErrors); got != 6 {
 		t.Errorf("%v errors, want 6", got)
 	}
 }

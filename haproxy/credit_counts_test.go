@@ -119,7 +119,7 @@ func TestAdmittedByCreditIsCounted(t *testing.T) {
 }
 
 // There is room for 40 operation classes, of which one has tickets.
-func TestTalliesOfOperations(t *testing.T) {
+func TestCountsOfOperations(t *testing.T) {
 	var many []limits.Class
 	for i := range 105 {
 		many = append(many, limits.Class{Name: fmt.Sprint("C", i), Any: []limits.Match{{Methods: []string{"PUT"}}}})
