@@ -36,7 +36,7 @@ func parseRules(t *testing.T, text string) (lines []rule) {
 	t.Helper()
 	for raw := range strings.Lines(text) {
 		raw = strings.TrimSpace(raw)
-		if strings.HasPrefix(raw, "#") {
+		if raw == "" || raw[0] == '#' {
 			continue
 		}
 		if m := aclForm.FindStringSubmatch(raw); m != nil {

@@ -53,7 +53,7 @@ func (c Config) Beside(folder string, p Process) (Lines, error) {
 		if *text, err = render(haproxyTemplate, "beside "+block, v); err != nil {
 			return Lines{}, err
 		}
-		*text = withoutComments(*text)
+		*text = withoutComments(*text + "\n")
 	}
 	if lines.Files, err = c.filesOf(v); err != nil {
 		return Lines{}, fmt.Errorf("haproxy configuration: %w", err)

@@ -59,10 +59,10 @@ func TestRateLimitOnAllowedAnswers(t *testing.T) {
 		want   map[string]string
 	}{
 		{"by the second", vars{"class": "GET", "limit": uint32(60), "remaining": uint32(41)}, map[string]string{"RateLimit-Policy": `"GET";q=60;w=1`, "RateLimit": `"GET";r=41`}},
-		{"by the minute", vars{"class": "*/minute", "limit": uint32(60), "remaining": uint32(0)}, map[string]string{"RateLimit-Policy": `"*/minute";q=60;w=60`, "RateLimit": `"*/minute";r=0`}},
-		{"by the hour", vars{"class": "GET/hour", "limit": uint32(60), "remaining": uint32(1)}, map[string]string{"RateLimit-Policy": `"GET/hour";q=60;w=3600`, "RateLimit": `"GET/hour";r=1`}},
+		{"by the minute", vars{"class": "*/minute", "window": uint32(60), "limit": uint32(60), "remaining": uint32(0)}, map[string]string{"RateLimit-Policy": `"*/minute";q=60;w=60`, "RateLimit": `"*/minute";r=0`}},
+		{"by the hour", vars{"class": "GET/hour", "window": uint32(3600), "limit": uint32(60), "remaining": uint32(1)}, map[string]string{"RateLimit-Policy": `"GET/hour";q=60;w=3600`, "RateLimit": `"GET/hour";r=1`}},
 		{"in progress", vars{"class": "concurrent-requests", "limit": uint32(9), "remaining": uint32(8)}, map[string]string{"RateLimit-Policy": `"concurrent-requests";q=9;qu="concurrent-requests"`, "RateLimit": `"concurrent-requests";r=8`}},
-		{"a cost", vars{"class": "tokens/day", "unit": "tokens", "limit": "500000000000", "remaining": "499999999999"}, map[string]string{"RateLimit-Policy": `"tokens/day";q=500000000000;w=86400;qu="tokens"`, "RateLimit": `"tokens/day";r=499999999999`}},
+		{"a cost", vars{"class": "tokens/day", "window": uint32(86400), "unit": "tokens", "limit": "500000000000", "remaining": "499999999999"}, map[string]string{"RateLimit-Policy": `"tokens/day";q=500000000000;w=86400;qu="tokens"`, "RateLimit": `"tokens/day";r=499999999999`}},
 		{"nothing known", nil, nil},
 		{"a dry run would have refused", vars{"verdict": "dry-run", "class": "GET", "limit": uint32(60), "remaining": uint32(0)}, nil},
 		{"refused", overCost(told{}), map[string]string{"RateLimit-Policy": `"tokens/minute";q=500000000000;w=60;qu="tokens"`, "RateLimit": `"tokens/minute";r=0;t=42`}},

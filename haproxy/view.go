@@ -4,7 +4,6 @@ import (
 	"cmp"
 	_ "embed"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"text/template"
@@ -21,16 +20,13 @@ var identifySource string
 //go:embed spoe.cfg.tmpl
 var spoeSource string
 
-// actionLine is a line of a template with actions alone: its end is no part of the output.
-var actionLine = regexp.MustCompile(`(?m)^(\{\{.*\}\})\n`)
-
 var (
 	haproxyTemplate = parse(haproxySource + identifySource)
 	spoeTemplate    = parse(spoeSource)
 )
 
 func parse(source string) *template.Template {
-	return template.Must(template.New("whole").Funcs(stickyCounters(0)).Parse(actionLine.ReplaceAllString(source, "$1")))
+	return template.Must(template.New("whole").Funcs(stickyCounters(0)).Parse(source))
 }
 
 // stickyCounters has the function of the templates for the number of a sticky counter, of which the first is ours.
@@ -84,6 +80,7 @@ func (c Config) newView() (view, error) {
 	if v.Classify, err = Classify(c.Classes); err != nil {
 		return v, err
 	}
+	v.Classify = strings.TrimSuffix(v.Classify, "\n") // the template has the line's end
 	if v.Credit, err = newCreditRules(c.creditClasses(), c.Classes, v.LendsShares); err != nil {
 		return v, err
 	}

@@ -85,6 +85,9 @@ func (s *quotaLeft) answer(r *spop.Request) {
 		}
 		setNumber(r, "limit", s.max)
 		setNumber(r, "remaining", s.left)
+		if _, w := limits.ParseCostName(s.limit); w != limits.Second {
+			r.SetUint("window", uint32(w.Seconds()))
+		}
 	}
 }
 

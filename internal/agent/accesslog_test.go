@@ -2,6 +2,7 @@ package agent
 
 import (
 	"maps"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,7 +28,11 @@ users: {both: both, first: first, burst: burst, dry: dry, busy: busy, staff: sta
 // of the limit of which the request leaves least.
 func TestVariablesForTheAccessLog(t *testing.T) {
 	left := func(class string, limit, remaining uint32) vars {
-		return vars{"class": class, "limit": limit, "remaining": remaining}
+		v := vars{"class": class, "limit": limit, "remaining": remaining}
+		if strings.HasSuffix(class, "/minute") {
+			v["window"] = uint32(60)
+		}
+		return v
 	}
 	tracked := func(n int64) args { return args{"tracked": n, "active": n} }
 	for _, tt := range []struct {

@@ -101,14 +101,14 @@ func TestVariablesOfCosts(t *testing.T) {
 		{"not limited, before the body is there", nil, asks("dave", args{"later": 1}), vars{}},
 		{"when it is there", []args{asks("alice", args{"later": 1})}, asks("alice", args{"later": 2, "cost_0": "250"}), charged("250")},
 		{"when it is there, for the access log", nil, asks("bob", args{"later": 2, "cost_0": "10", "log": true}),
-			vars{"charged_0": "10@" + second, "class": "GET/minute", "limit": uint32(3), "remaining": uint32(3)}},
+			vars{"charged_0": "10@" + second, "class": "GET/minute", "window": uint32(60), "limit": uint32(3), "remaining": uint32(3)}},
 		{"not limited", nil, asks("dave", args{"cost_0": "900"}), vars{}},
 		{"for the access log", []args{asks("alice", args{"cost_0": "300"})}, asks("alice", args{"cost_0": "200", "log": true}),
-			vars{"charged_0": "200@" + second, "class": "tokens/minute", "unit": "tokens", "limit": uint32(1000), "remaining": uint32(500)}},
+			vars{"charged_0": "200@" + second, "class": "tokens/minute", "window": uint32(60), "unit": "tokens", "limit": uint32(1000), "remaining": uint32(500)}},
 		{"for the access log, nearer to another limit", nil, asks("bob", args{"cost_0": "10", "log": true}),
 			vars{"charged_0": "10@" + second, "class": "concurrent-requests", "limit": uint32(2), "remaining": uint32(1)}},
 		{"for the access log, of a dry run", []args{asks("carol", args{"cost_0": "900"})}, asks("carol", args{"cost_0": "900", "log": true}),
-			vars{"charged_0": "900@" + second, "verdict": "dry-run", "class": "tokens/minute", "unit": "tokens", "limit": uint32(1000), "remaining": uint32(0)}},
+			vars{"charged_0": "900@" + second, "verdict": "dry-run", "class": "tokens/minute", "window": uint32(60), "unit": "tokens", "limit": uint32(1000), "remaining": uint32(0)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
