@@ -436,7 +436,8 @@ func (s someone) heldInProgress(t testing.TB, want int) {
 // inProgress is how many requests of the user a table has in progress.
 func (s someone) inProgress(t testing.TB, table string) (n int) {
 	t.Helper()
-	_, count, _ := strings.Cut(s.cli(t, "show table "+table+" key "+s.name), "conn_cur=")
+	_, entry, _ := strings.Cut(s.cli(t, "show table "+table), "key="+s.name+" ")
+	_, count, _ := strings.Cut(entry, "conn_cur=")
 	_, _ = fmt.Sscan(count, &n)
 	return n
 }

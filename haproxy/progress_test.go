@@ -183,7 +183,7 @@ func TestInProgress(t *testing.T) {
 func TestFullTableFailsNoRequest(t *testing.T) {
 	g := newGate()
 	r := newRig(t, setup{serve: g.ServeHTTP, edit: func(cfg string) string {
-		return strings.Replace(cfg, "table active type string len 128 size 200k", "table active type string len 128 size 1", 1)
+		return strings.Replace(cfg, `table active type "${sluice_key-string}" len 128 size 200k`, `table active type "${sluice_key-string}" len 128 size 1`, 1)
 	}})
 	const users = 20
 	answers := make([]<-chan answer, users)

@@ -2,7 +2,6 @@ package haproxy
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -802,16 +801,11 @@ func (r *rig) cli(t testing.TB, command string) string {
 // order sends one command to a socket.
 func order(t testing.TB, socket, command string) string {
 	t.Helper()
-	conn := dial(t, "unix", socket)
-	defer conn.Close()
-	if _, err := io.WriteString(conn, command+"\n"); err != nil {
-		t.Fatal(err)
-	}
-	out, err := io.ReadAll(conn)
+	out, err := testkit.AskHAProxy(socket, command)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(bytes.TrimSpace(out))
+	return strings.TrimSpace(out)
 }
 
 // teach sets an entry of a table.

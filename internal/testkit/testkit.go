@@ -9,8 +9,11 @@ package testkit
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"regexp"
@@ -225,4 +228,25 @@ func Must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// binaryKey is a key of 128 bytes as HAProxy prints it.
+var binaryKey = regexp.MustCompile(` key=([0-9A-F]{256}) `)
+
+// AskHAProxy sends one command to a socket of HAProxy's runtime API. The answer has all keys of tables as text.
+func AskHAProxy(socket, command string) (string, error) {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(Patience))
+	if _, err := io.WriteString(conn, command+"\n"); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(conn)
+	return binaryKey.ReplaceAllStringFunc(string(answer), func(text string) string {
+		key, _ := hex.DecodeString(binaryKey.FindStringSubmatch(text)[1])
+		return " key=" + strings.TrimRight(string(key), "\x00") + " "
+	}), err
 }

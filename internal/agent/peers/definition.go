@@ -6,14 +6,17 @@ import (
 	"time"
 )
 
-// keyString is a string's number among the types of keys. Tables with other keys are not read.
-const keyString = 6
+// Types of keys. Tables with others are not read.
+const (
+	keyString uint64 = 6
+	keyBinary uint64 = 7 // names that zeros fill up
+)
 
 type definition struct {
 	id      uint64 // the table's number in later messages; each side has its own
 	name    string
 	keyType uint64
-	keyLen  uint64 // bytes; of a string key one more than HAProxy's "len"
+	keyLen  uint64 // bytes; of a string one more than HAProxy's "len"
 	data    uint64 // a bit for each DataType
 	expire  time.Duration
 }

@@ -1,6 +1,6 @@
 // Package peers is an endpoint of HAProxy's peers protocol 2.1. Over one
 // connection to HAProxy's local peer it learns HAProxy's stick tables, change by
-// change (those with string keys, and their plain numbers), and teaches HAProxy's tables entries that end by themselves.
+// change (those with string or binary keys, and their plain numbers), and teaches HAProxy's tables entries that end by themselves.
 //
 // The endpoint dials, so that it has HAProxy's state again as soon as it is up:
 // HAProxy itself would try every few seconds. Values are absolute, never

@@ -23,7 +23,7 @@ type Options struct {
 	Teach []Table
 
 	// Learn is called for each entry that HAProxy pushes, of every table of its
-	// peers section with string keys, also of those in Teach. It is called from the goroutine
+	// peers section with string or binary keys, also of those in Teach. It is called from the goroutine
 	// that reads and must return fast; it may call Teach. Nil ignores them.
 	Learn func(Update)
 

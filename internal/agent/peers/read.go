@@ -102,7 +102,7 @@ func (s *session) handleUpdate(m message) error {
 		return protocolErrorf("update before any table")
 	}
 	// A table of an operator's own. It needs no answer, and the others are read all the same.
-	if s.table.keyType != keyString {
+	if s.table.keyType != keyString && s.table.keyType != keyBinary {
 		return nil
 	}
 	id, u, err := s.table.parseUpdate(m.kind, m.body, s.table.last)

@@ -54,6 +54,8 @@ func TestParseUpdate(t *testing.T) {
 	}{
 		{"update has an id and the table's expire", active, tableUpdate, "\x00\x00\x00\x09" + key + "\x01\x02",
 			9, Update{Key: "bob", Values: Values{ConnCur: 1, HTTPReqCnt: 2}, Expire: time.Minute}},
+		{"a binary key ends with its zeros", with(active, func(d *definition) { d.keyType, d.keyLen = keyBinary, 6 }), tableIncremental, "bob\x00\x00\x00\x01\x02",
+			42, Update{Key: "bob", Values: Values{ConnCur: 1, HTTPReqCnt: 2}, Expire: time.Minute}},
 		{"incremental counts on", active, tableIncremental, key + "\x01\x02",
 			42, Update{Key: "bob", Values: Values{ConnCur: 1, HTTPReqCnt: 2}, Expire: time.Minute}},
 		{"timed has its own expire", active, tableTimed, "\x00\x00\x00\x09\x00\x00\x01\x00" + key + "\x01\x02",
@@ -146,10 +148,11 @@ func FuzzDefinition(f *testing.F) {
 }
 
 func FuzzUpdate(f *testing.F) {
-	f.Add(tableTimed, active.data, []byte("\x00\x00\x00\x09\x00\x00\x01\x00\x03bob\x01\x02"))
-	f.Add(tableUpdate, ^uint64(0), []byte("\x00\x00\x00\x09"))
-	f.Fuzz(func(t *testing.T, kind byte, data uint64, body []byte) {
-		d := definition{name: "/t", keyType: keyString, data: data}
+	f.Add(keyString, uint64(0), tableTimed, active.data, []byte("\x00\x00\x00\x09\x00\x00\x01\x00\x03bob\x01\x02"))
+	f.Add(keyBinary, uint64(6), tableUpdate, active.data, []byte("\x00\x00\x00\x09bob\x00\x00\x00\x01\x02"))
+	f.Add(keyString, uint64(0), tableUpdate, ^uint64(0), []byte("\x00\x00\x00\x09"))
+	f.Fuzz(func(t *testing.T, keyType, keyLen uint64, kind byte, data uint64, body []byte) {
+		d := definition{name: "/t", keyType: keyType, keyLen: keyLen, data: data}
 		id, u, err := d.parseUpdate(kind, body, 7)
 		if err != nil {
 			return

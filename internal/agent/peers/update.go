@@ -2,6 +2,7 @@ package peers
 
 import (
 	"encoding/binary"
+	"strings"
 	"time"
 
 	spoevarint "github.com/negasus/haproxy-spoe-go/varint"
@@ -11,7 +12,7 @@ import (
 type Update struct {
 	Session uint64        // the session it came in, as in [Session]
 	Table   string        // the table's name on the wire, such as "/active"
-	Key     string        // as it is
+	Key     string        // as it is, without the zeros behind a binary one
 	Values  Values        // absolute, not differences
 	Expire  time.Duration // until HAProxy forgets the entry, should nothing else happen to it
 }
@@ -46,7 +47,11 @@ func (d *definition) parseUpdate(kind byte, body []byte, last uint32) (id uint32
 	if kind == tableTimed || kind == tableTimedIncremental {
 		u.Expire = durationOf(uint64(r.takeUint32()))
 	}
-	u.Key = string(r.takeBytes(r.takeVarint()))
+	if d.keyType == keyBinary {
+		u.Key = strings.TrimRight(string(r.takeBytes(d.keyLen)), "\x00")
+	} else {
+		u.Key = string(r.takeBytes(r.takeVarint()))
+	}
 	for t := range d.eachType {
 		// Of a rate or an array the length is not known here, and so not where the next value begins. No
 		// table that the agent reads has one.

@@ -3,12 +3,10 @@ package cluster
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-qos/sluice/internal/testkit"
 )
@@ -68,15 +66,5 @@ func Get(address, path string) (string, error) {
 
 // Tell sends one command to HAProxy's stats socket and returns the answer.
 func (in *Instance) Tell(command string) (string, error) {
-	conn, err := net.Dial("unix", in.Stats)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
-	if _, err := io.WriteString(conn, command+"\n"); err != nil {
-		return "", err
-	}
-	answer, err := io.ReadAll(conn)
-	return string(answer), err
+	return testkit.AskHAProxy(in.Stats, command)
 }
