@@ -45,7 +45,7 @@ type logLine struct {
 
 // logged has an access log, for clients whose address a PROXY header may say.
 var logged = setup{Config: Config{
-	Env: []string{accessLog, "SLUICE_RETRY_JITTER=1"}, Instance: "rack-1", Identify: "basic,jwt:sub,header:X-User,ip",
+	Env: []string{accessLog, "SLUICE_RETRY_JITTER=1", "SLUICE_INSTANCE=rack-1"}, Identify: "basic,jwt:sub,header:X-User,ip",
 	Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Query: []string{"list"}}}}}, Exempt: exempted,
 }, edit: withDoors}
 

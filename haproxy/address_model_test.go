@@ -215,7 +215,7 @@ func TestRulesOfAnAddressInAnyOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := render(haproxyTemplate, "limits of an address", v)
+	text, err := render(haproxyTemplate, "limits of an address", v, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ import (
 // X-Lease in which second it was admitted: what the origin sees a moment later may be in the next one by its own clock.
 var addressed = setup{
 	Config: Config{
-		Identify: "s3,header:X-User", Threads: 4, Exempt: exempted, Env: []string{"SLUICE_RETRY_JITTER=1"},
+		Identify: "s3,header:X-User", Exempt: exempted, Env: []string{"SLUICE_THREADS=4", "SLUICE_RETRY_JITTER=1"},
 		Addresses: limits.AddressLimits{Requests: 50, Concurrent: 20, FailedAuth: 5, FailedAuthWindow: limits.Hour},
 	},
 	edit: func(cfg string) string {
@@ -350,12 +350,12 @@ func TestConcurrentRequestsOfAnAddress(t *testing.T) {
 }
 
 // manyOfAnAddress has limits that no test reaches.
-var manyOfAnAddress = setup{Config: Config{Identify: "header:X-User", Threads: 4, Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond}}, edit: telling}
+var manyOfAnAddress = setup{Config: Config{Env: []string{"SLUICE_THREADS=4"}, Identify: "header:X-User", Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond}}, edit: telling}
 
 // oneOfAnAddress lets one request of an address be in progress, and remembers ten addresses.
 var oneOfAnAddress = setup{
 	Config: Config{
-		Identify: "s3,header:X-User", Threads: 4,
+		Env: []string{"SLUICE_THREADS=4"}, Identify: "s3,header:X-User",
 		Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond, Concurrent: 1, FailedAuth: 1, FailedAuthWindow: limits.Hour},
 	},
 	edit: func(cfg string) string {

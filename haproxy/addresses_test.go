@@ -58,7 +58,7 @@ func TestSocketsAreTheirGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	peers, runtime := filepath.Join(dir, "peers.sock"), filepath.Join(dir, "runtime.sock")
-	newRig(t, setup{Config: Config{Peer: "unix@" + peers, Runtime: runtime}})
+	newRig(t, setup{Config: Config{Env: []string{"SLUICE_PEER=unix@" + peers, "SLUICE_RUNTIME=" + runtime}}})
 	for _, socket := range []string{peers, runtime} {
 		var info os.FileInfo
 		testkit.Eventually(t, "the socket is there", func() error { // HAProxy may serve clients before

@@ -30,7 +30,7 @@ func BenchmarkBandwidthCPU(b *testing.B) {
 			} {
 				b.Run(fmt.Sprintf("threads=%d/size=%d/%s", threads, size, v.name), func(b *testing.B) {
 					s := setup{serve: moving.ServeHTTP, edit: v.edit}
-					s.Threads = threads
+					s.Env = []string{fmt.Sprint("SLUICE_THREADS=", threads)}
 					r := newRig(b, s)
 					r.peer(b)
 					r.answerWith(func(heard) vars { return v.answer })
@@ -77,7 +77,7 @@ func BenchmarkBandwidthAccuracy(b *testing.B) {
 				b.Run(fmt.Sprintf("MiB=%d/streams=%d/%v", size, streams, k), func(b *testing.B) {
 					limit := float64(size * mib)
 					s := setup{serve: moving.ServeHTTP}
-					s.Threads = 2
+					s.Env = []string{"SLUICE_THREADS=2"}
 					f := newRig(b, s).someone(share(size*mib, size*mib)).flow(b, k, streams)
 					for f.now().total() == 0 {
 						time.Sleep(time.Millisecond)

@@ -502,7 +502,7 @@ func TestBandwidthByCredit(t *testing.T) {
 // about, and those admitted by credit have one clock.
 func TestBandwidthByCreditAndAsked(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, setup{serve: moving.ServeHTTP, Config: Config{Threads: 2, VerdictTimeout: 2 * time.Second}})
+	r := newRig(t, setup{serve: moving.ServeHTTP, Config: Config{Env: []string{"SLUICE_THREADS=2", "SLUICE_VERDICT_TIMEOUT=2s"}}})
 	r.teachRow(t, generation, 0, 0)
 	alice := r.someone(share(4*mib, 0))
 	began := time.Now()
@@ -651,7 +651,7 @@ func (r *rig) rss(t testing.TB) (kib int) {
 func TestManyUsers(t *testing.T) {
 	t.Parallel()
 	const users, most = 5_000, 40 << 10
-	r := newRig(t, setup{serve: moving.ServeHTTP, Config: Config{Threads: 2}})
+	r := newRig(t, setup{serve: moving.ServeHTTP, Config: Config{Env: []string{"SLUICE_THREADS=2"}}})
 	r.answerWith(func(heard) vars { return share(mib, mib) })
 	crowd := func(prefix string) {
 		for i := 0; i < users; i += 100 {

@@ -58,7 +58,7 @@ func BenchmarkCPU(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				hold, err := render(haproxyTemplate, "hold", view)
+				hold, err := render(haproxyTemplate, "hold", view, 0)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -2,8 +2,6 @@ package haproxy
 
 import (
 	"fmt"
-	"regexp"
-	"strconv"
 	"strings"
 )
 
@@ -13,22 +11,6 @@ type Process struct {
 	Bools     bool // it says how Lua's booleans are converted, or has loaded Lua before it could be said
 	// FirstCounter is the first of three sticky counters that nothing else uses. HAProxy before 2.8 has no more than 0 to 2.
 	FirstCounter int
-}
-
-// StickyCounters is how many of them HAProxy has to have.
-func (p Process) StickyCounters() int { return p.FirstCounter + 3 }
-
-// counter is a sticky counter in a rule or in a sample. Two of their names have a number of something else first.
-var counter = regexp.MustCompile(`\bsc(\d+)_|\b(?:track-sc|sc-[a-z0-9-]+\((?:\d+,)?|sc_(?:(?:get_gp[ct]|gpc_rate|(?:inc|clr)_gpc)\(\d+,|[a-z0-9_]+\())(\d+)`)
-
-// CountersIn are the sticky counters that rules and samples use.
-func CountersIn(text string) []int {
-	var numbers []int
-	for _, m := range counter.FindAllStringSubmatch(text, -1) {
-		n, _ := strconv.Atoi(m[1] + m[2]) // one of them is empty
-		numbers = append(numbers, n)
-	}
-	return numbers
 }
 
 // Lines is what an operator's own configuration needs so that Sluice's limits hold in it.
@@ -50,7 +32,7 @@ func (c Config) Beside(folder string, p Process) (Lines, error) {
 	v.Into, v.Folder, v.Process = true, folder, p
 	lines := Lines{}
 	for block, text := range map[string]*string{"process": &lines.Process, "frontend": &lines.Frontend, "choice": &lines.Choice} {
-		if *text, err = render(haproxyTemplate, "beside "+block, v); err != nil {
+		if *text, err = render(haproxyTemplate, "beside "+block, v, v.FirstCounter); err != nil {
 			return Lines{}, err
 		}
 		*text = withoutComments(*text + "\n")

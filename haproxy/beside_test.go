@@ -18,9 +18,6 @@ const theirCounters = "    http-request track-sc0 src table theirs\n    http-req
 // writeBeside is Write for a configuration of somebody's own. Its frontend uses counters 0 to 2 where HAProxy has others for Sluice.
 func writeBeside(t testing.TB) func(dir string, c Config) (file string, env []string, err error) {
 	return func(dir string, c Config) (file string, env []string, err error) {
-		if env, err = c.env(); err != nil {
-			return "", nil, err
-		}
 		process, theirs := Process{}, testkit.Theirs
 		if versionAtLeast(t, 2, 8) {
 			process.FirstCounter = 3
@@ -42,13 +39,13 @@ func writeBeside(t testing.TB) func(dir string, c Config) (file string, env []st
 				return "", nil, err
 			}
 		}
-		return filepath.Join(dir, "theirs.cfg"), env, nil
+		return filepath.Join(dir, "theirs.cfg"), c.Env, nil
 	}
 }
 
 // besideAddresses are the lines with everything that refuses by itself.
 var besideAddresses = setup{beside: true, Config: Config{
-	Identify: "basic,header:X-User", Unreadable: "deny", Exempt: limits.Exempt{Paths: []string{"/exempt"}},
+	Env: []string{"SLUICE_UNREADABLE=deny"}, Identify: "basic,header:X-User", Exempt: limits.Exempt{Paths: []string{"/exempt"}},
 	Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Hour},
 }}
 

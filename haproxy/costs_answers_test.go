@@ -143,7 +143,7 @@ func TestCostsBeside(t *testing.T) {
 // Many threads settle each for itself, and all of it arrives; bandwidth may be held in the same answers.
 func TestCostsOfManyThreads(t *testing.T) {
 	t.Parallel()
-	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, Threads: 4}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := newRig(t, setup{Config: Config{Env: []string{"SLUICE_THREADS=4"}, Identify: "header:X-User", Costs: units}, serve: func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "90")
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"usage":{"total_tokens":21}}`)

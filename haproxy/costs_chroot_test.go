@@ -30,7 +30,7 @@ func TestSettledWithChroot(t *testing.T) {
 	outside := &costAgent{path: inside("/run/costs.sock")}
 	outside.listen(t)
 	c := newRig(t, setup{
-		Config:  Config{Identify: "header:X-User", Costs: units, CostsSocket: "unix@/run/costs.sock"},
+		Config:  Config{Env: []string{"SLUICE_COSTS=unix@/run/costs.sock"}, Identify: "header:X-User", Costs: units},
 		noAgent: true, // it is not to listen where HAProxy would find it without chroot
 		serve: func(w http.ResponseWriter, q *http.Request) {
 			// Bob's requests, which may pass while HAProxy takes the agent to be away, cost nothing.

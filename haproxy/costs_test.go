@@ -320,7 +320,7 @@ func TestSettledByHeaders(t *testing.T) {
 // counts for nothing.
 func TestSettledWithoutAVerdict(t *testing.T) {
 	t.Parallel()
-	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, VerdictTimeout: 100 * time.Millisecond, Env: []string{"SLUICE_CREDIT=off", "SLUICE_LATE_TIMEOUT=100ms"}}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, Env: []string{"SLUICE_VERDICT_TIMEOUT=100ms", "SLUICE_CREDIT=off", "SLUICE_LATE_TIMEOUT=100ms"}}, serve: func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if cost := q.Header.Get("Tell"); cost != "" {
 			w.Header().Set("X-Cost", cost)
@@ -399,7 +399,7 @@ func TestSettledWithoutAVerdict(t *testing.T) {
 // The second answer holds, whatever it is: a request that was asked about once more does not pass as one that nobody heard of.
 func TestVerdictsAboutLateCosts(t *testing.T) {
 	t.Parallel()
-	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, VerdictTimeout: 100 * time.Millisecond, Env: []string{"SLUICE_LATE_TIMEOUT=1m"}}, serve: func(w http.ResponseWriter, q *http.Request) {
+	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: units, Env: []string{"SLUICE_VERDICT_TIMEOUT=100ms", "SLUICE_LATE_TIMEOUT=1m"}}, serve: func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("X-Cost", "40")
 	}})
 	// The first question about each user waits until the second one has its answer. HAProxy draws ids below this one; the second
@@ -452,7 +452,7 @@ func TestVerdictsAboutLateCosts(t *testing.T) {
 func TestSettledWithoutAnOrigin(t *testing.T) {
 	t.Parallel()
 	costs := []limits.CostUnit{{Name: "calls"}, {Name: "exports", Actual: limits.CostSource{Header: "x-cost"}}, {Name: "tries", FailedCostsEstimate: true}}
-	c := newRig(t, setup{Config: Config{Identify: "header:X-User", Costs: costs, Origin: "127.0.0.1:1", CostsSocket: testkit.FreeAddr(t)}})
+	c := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ORIGIN=127.0.0.1:1", "SLUICE_COSTS=" + testkit.FreeAddr(t)}, Identify: "header:X-User", Costs: costs}})
 	c.charge("50", "100", "200")
 	if got := c.get(t, "X-User: ann"); got.Status != 503 {
 		t.Errorf("status %d, want 503", got.Status)
@@ -672,7 +672,7 @@ func TestSettledAfterAReload(t *testing.T) {
 
 // Files without costs have nothing of them.
 func TestFilesWithoutCosts(t *testing.T) {
-	files, err := Config{Fitted: true}.files()
+	files, err := files(Config{Fitted: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,19 +26,9 @@ func CreditClasses(set *limits.Set) []string {
 	// Longer windows have no tickets: what is left of a minute no table of HAProxy's can tell, so users with
 	// such limits are asked about.
 	limited := set.SecondClasses()
-	classes := []string{}
-	for _, class := range creditClasses() {
-		if slices.Contains(limited, class) {
-			classes = append(classes, class)
-		}
-	}
-	for _, class := range limited {
-		if !slices.Contains(creditClasses(), class) {
-			classes = append(classes, class)
-		}
-	}
-	// The last ones go, which are operations: their users are asked about with each request, and no limit is
-	// lost.
+	classes := slices.DeleteFunc(creditClasses(), func(class string) bool { return !slices.Contains(limited, class) })
+	operations := slices.DeleteFunc(limited, func(class string) bool { return slices.Contains(creditClasses(), class) })
+	classes = append(classes, operations...) // never nil
 	return classes[:min(len(classes), maxCreditClasses)]
 }
 
@@ -228,11 +218,11 @@ func (r *creditRules) addRules(operations []limits.Class) {
 	r.Counters = r.Unheard + 1
 }
 
-// verbOf is the verb of all requests of an operation class, "" if there are several.
+// verbOf is the verb of all requests of an operation class, "" if there are several: without the verb the agent could not add
+// such a request to those of its verb.
 func verbOf(o limits.Class) string {
 	verb := ""
 	for _, m := range o.Any {
-		// Without the verb the agent could not add such a request to those of its verb.
 		if len(m.Methods) != 1 {
 			return ""
 		}
@@ -246,12 +236,4 @@ func verbOf(o limits.Class) string {
 		verb = of
 	}
 	return verb
-}
-
-// creditClasses are the classes that have tickets.
-func (c Config) creditClasses() []string {
-	if c.CreditClasses == nil {
-		return creditClasses()
-	}
-	return c.CreditClasses
 }

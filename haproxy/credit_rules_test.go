@@ -289,7 +289,7 @@ func TestCreditIsOnlySpentByItsUser(t *testing.T) {
 			{"a prefix that an origin may see otherwise", httpGET("/below/../a", basic("alice")), 1},
 			{"two credentials", httpGET("/", basic("alice"), basic("alice")), 0},
 		}},
-		{"unreadable credentials denied", setup{Config: Config{Identify: "basic", Unreadable: "deny", Fitted: true}}, basic("alice"), []row{
+		{"unreadable credentials denied", setup{Config: Config{Env: []string{"SLUICE_UNREADABLE=deny"}, Identify: "basic", Fitted: true}}, basic("alice"), []row{
 			{"two credentials", httpGET("/", basic("alice"), basic("alice")), 0},
 		}},
 		{"header in small letters", setup{Config: Config{Identify: "header:X-User:lower", Fitted: true}}, "X-User: alice", []row{

@@ -197,17 +197,17 @@ func someSeconds(t testing.TB, load func(begun, end time.Time)) (calm bool) {
 }
 
 // lending has credit, and four threads. Answers say by which ticket a request was admitted.
-var lending = setup{Config: Config{Identify: "header:X-User", Threads: 4}, edit: telling}
+var lending = setup{Config: Config{Env: []string{"SLUICE_THREADS=4"}, Identify: "header:X-User"}, edit: telling}
 
 // fewClasses is lending with few classes that have tickets.
-var fewClasses = setup{Config: Config{Identify: "header:X-User", Threads: 4, CreditClasses: []string{"*", "GET", "PUT"}}, edit: func(cfg string) string { return telling(withPauses(cfg)) }}
+var fewClasses = setup{Config: Config{Env: []string{"SLUICE_THREADS=4"}, Identify: "header:X-User", CreditClasses: []string{"*", "GET", "PUT"}}, edit: func(cfg string) string { return telling(withPauses(cfg)) }}
 
 // logging is lending with an access log, and so without the rules that admit requests by their method.
-var logging = setup{Config: Config{Identify: "header:X-User", Threads: 4, Env: []string{accessLog, "SLUICE_RATELIMIT=all"}}, edit: telling}
+var logging = setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_THREADS=4", accessLog, "SLUICE_RATELIMIT=all"}}, edit: telling}
 
 // operating has tickets of an operation class, and so no rules that admit requests by their method.
 var operating = setup{Config: Config{
-	Identify: "header:X-User", Threads: 4, CreditClasses: []string{"*", "PUT", "LIST"}, Classes: []limits.Class{
+	Env: []string{"SLUICE_THREADS=4"}, Identify: "header:X-User", CreditClasses: []string{"*", "PUT", "LIST"}, Classes: []limits.Class{
 		{Name: "LIST", Any: []limits.Match{{Methods: []string{"GET"}, Query: []string{"list"}}}},
 		{Name: "BULK", Any: []limits.Match{{Query: []string{"bulk"}}}},
 		{Name: "MAKE", Any: []limits.Match{{Methods: []string{"MKCOL"}}}},

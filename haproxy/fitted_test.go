@@ -69,7 +69,7 @@ func TestForLimits(t *testing.T) {
 // name itself as an exempt user is known in tables.
 func TestNamesAreCheckedBesideLimitsOfAddresses(t *testing.T) {
 	c := Config{Fitted: true, Identify: "header:X-User", Addresses: limits.AddressLimits{Requests: 1}}
-	files, err := c.files()
+	files, err := files(c)
 	if err != nil {
 		t.Fatal(err)
 	}

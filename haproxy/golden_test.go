@@ -5,9 +5,18 @@ import (
 	"testing"
 )
 
+// files are what Write writes for c.
+func files(c Config) (map[string]string, error) {
+	v, err := c.newView()
+	if err != nil {
+		return nil, err
+	}
+	return c.filesOf(v)
+}
+
 // The shipped haproxy.cfg and spoe.cfg are what the templates render without a limit file.
 func TestShippedFilesAreRendered(t *testing.T) {
-	files, err := Config{}.files()
+	files, err := files(Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

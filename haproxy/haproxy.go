@@ -50,10 +50,11 @@ func Write(dir string, c Config) (file string, env []string, err error) {
 		}
 	}()
 	// Everything is rendered before anything is written: what is wrong leaves the folder as it was.
-	if env, err = c.env(); err != nil {
+	v, err := c.newView()
+	if err != nil {
 		return file, env, err
 	}
-	files, err := c.files()
+	files, err := c.filesOf(v)
 	if err != nil {
 		return file, env, err
 	}
@@ -69,7 +70,7 @@ func Write(dir string, c Config) (file string, env []string, err error) {
 			return file, env, err
 		}
 	}
-	return filepath.Join(dir, written[0]), append(env, "SLUICE_CFG_DIR="+dir), nil
+	return filepath.Join(dir, written[0]), append(slices.Clone(c.Env), "SLUICE_CFG_DIR="+dir), nil
 }
 
 // Render returns haproxy.cfg as Write writes it.
@@ -78,62 +79,23 @@ func Render(c Config) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("haproxy configuration: %w", err)
 	}
-	return render(haproxyTemplate, "whole", v)
+	return render(haproxyTemplate, "whole", v, v.FirstCounter)
 }
 
-// Foreign returns what a folder holds that Write does not write, sorted: files and
-// folders, and a haproxy.cfg that is another's. A folder that is not there holds none.
-func Foreign(dir string) ([]string, error) {
-	var found []string
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		// As written has it, whatever the folder is called.
-		name, err := filepath.Rel(dir, path)
-		switch {
-		case err != nil || name == "." || name == "lua" && e.IsDir():
-			return err
-		// A link would have the files written somewhere else.
-		case !slices.Contains(written, filepath.ToSlash(name)) || !e.Type().IsRegular():
+// Foreign returns which files of a folder Write would overwrite although they are somebody else's: their first line is another one.
+func Foreign(dir string) (found []string) {
+	firstLine := func(text []byte) string { return strings.SplitN(string(text), "\n", 2)[0] }
+	for _, name := range written {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		// Another version of ours differs in the rest.
+		if ours, _ := Files.ReadFile(name); !errors.Is(err, fs.ErrNotExist) && firstLine(text) != firstLine(ours) {
 			found = append(found, name)
-		case name == written[0]:
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			// By its first line, which says whose file it is: another version of ours differs in the rest.
-			if ours, _ := Files.ReadFile(name); firstLine(text) != firstLine(ours) {
-				found = append(found, name)
-			}
 		}
-		// What is in a folder of theirs is theirs: its name says enough.
-		if e.IsDir() {
-			return fs.SkipDir
-		}
-		return nil
-	})
-	// To make it is what the command is for.
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
 	}
-	return found, err
+	return found
 }
 
-func firstLine(text []byte) string {
-	line, _, _ := strings.Cut(string(text), "\n")
-	return line
-}
-
-// files are the files of written by name, with what c says in place.
-func (c Config) files() (map[string]string, error) {
-	v, err := c.newView()
-	if err != nil {
-		return nil, err
-	}
-	return c.filesOf(v)
-}
-
+// filesOf are the files of written by name, with what c says in place.
 func (c Config) filesOf(v view) (map[string]string, error) {
 	files := map[string]string{}
 	for _, name := range written[2:] {
@@ -144,10 +106,10 @@ func (c Config) filesOf(v view) (map[string]string, error) {
 		files[name] = string(text)
 	}
 	var err error
-	if files["haproxy.cfg"], err = render(haproxyTemplate, "whole", v); err != nil {
+	if files["haproxy.cfg"], err = render(haproxyTemplate, "whole", v, v.FirstCounter); err != nil {
 		return nil, err
 	}
-	if files["spoe.cfg"], err = render(spoeTemplate, "whole", v); err != nil {
+	if files["spoe.cfg"], err = render(spoeTemplate, "whole", v, v.FirstCounter); err != nil {
 		return nil, err
 	}
 	// Added to what the lists have as they are shipped.

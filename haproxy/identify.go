@@ -16,12 +16,6 @@ type Identifier struct {
 	Case  string // of header, jwt and basic: lower or exact; empty: the environment's, or else the default
 }
 
-// String is the identifier as ParseIdentify reads it.
-func (i Identifier) String() string {
-	words := []string{i.Kind, i.Param, i.Case}
-	return strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" }), ":")
-}
-
 // identifierKind is an identifier that exists. paramDefault and caseDefault are what the environment
 // says, for a chain that says nothing; param is what a parameter looks like.
 // A parameter is pasted into the configuration: its pattern must leave out
@@ -123,14 +117,9 @@ func NeverFound(chain string, set *limits.Set) ([]string, error) {
 	if slices.ContainsFunc(identifiers, keepsCase) {
 		return nil, nil
 	}
-	var names []string
-	for name := range set.UserNames() {
-		// As HAProxy's lower: no other letters have a small form there.
-		if strings.ContainsAny(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
-			names = append(names, name)
-		}
-	}
-	return names, nil
+	// As HAProxy's lower: no other letters have a small form there.
+	inSmallLetters := func(name string) bool { return !strings.ContainsAny(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") }
+	return slices.DeleteFunc(slices.Collect(set.UserNames()), inSmallLetters), nil
 }
 
 // chainLink is an identifier as the template has it: the chain's own words come before the environment.

@@ -411,7 +411,7 @@ func TestHoldsTheTaughtPartWithoutAgent(t *testing.T) {
 }
 
 // hasty has the time-outs of the shipped files, for agents that do not answer.
-var hasty = setup{Config: Config{VerdictTimeout: 30 * time.Millisecond, Env: []string{"SLUICE_CHECK_TIMEOUT=100ms"}}}
+var hasty = setup{Config: Config{Env: []string{"SLUICE_VERDICT_TIMEOUT=30ms", "SLUICE_CHECK_TIMEOUT=100ms"}}}
 
 // hang has an agent accept connections in place of the one that died, and say nothing.
 func (r *rig) hang(t *testing.T) {

@@ -26,7 +26,7 @@ var plain = setup{}
 
 // chosen is an environment with another value for what tests of refusals look at.
 var chosen = setup{Config: Config{
-	RefuseStatus: 503, Env: []string{"SLUICE_REFUSE_BODY=none", "SLUICE_RETRY_JITTER=5", "SLUICE_RATE_JITTER=4"},
+	Env: []string{"SLUICE_REFUSE_STATUS=503", "SLUICE_REFUSE_BODY=none", "SLUICE_RETRY_JITTER=5", "SLUICE_RATE_JITTER=4"},
 }, edit: func(cfg string) string { // for TestNoWayAroundTheAgent
 	return withDoors(strings.Replace(cfg, "    timeout tunnel 1h\n", "    timeout tunnel 1h\n    option abortonclose\n", 1))
 }}
@@ -493,7 +493,7 @@ func (r *rig) stat(t testing.TB, proxy, server, column string) string {
 // unix socket as on TCP.
 func TestPeer(t *testing.T) {
 	tcp := testkit.FreeAddr(t)
-	for network, r := range map[string]*rig{"tcp": newRig(t, setup{Config: Config{Peer: tcp}}), "unix": shared(t, plain)} {
+	for network, r := range map[string]*rig{"tcp": newRig(t, setup{Config: Config{Env: []string{"SLUICE_PEER=" + tcp}}}), "unix": shared(t, plain)} {
 		addr := tcp
 		if network == "unix" {
 			addr = filepath.Join(r.dir, "peer.sock")

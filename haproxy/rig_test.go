@@ -354,8 +354,7 @@ func TestMain(m *testing.M) {
 // usual is the configuration of tests that need nothing special: as shipped, but for what a limit file, an operator's rules
 // and an environment add for the tests that look at it.
 var usual = setup{Config: Config{
-	Threads: 2,
-	Env:     []string{"SLUICE_RETRY_JITTER=1", "SLUICE_WAIT_TIMEOUT=" + longestWait},
+	Env:     []string{"SLUICE_THREADS=2", "SLUICE_RETRY_JITTER=1", "SLUICE_WAIT_TIMEOUT=" + longestWait},
 	Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Query: []string{"list"}}}}, {Name: longestClass, Any: []limits.Match{{PathPrefix: "/long"}}}},
 	Exempt:  exempted,
 }, edit: withDoors}
@@ -363,14 +362,14 @@ var usual = setup{Config: Config{
 var longestClass = strings.Repeat("C", 32)
 
 // fitted are files that a limit file with one class needs, for names in a header.
-var fitted = setup{Config: Config{Identify: "header:X-User", Fitted: true, Threads: 4, Exempt: exempted, CreditClasses: []string{"*"}}, edit: func(cfg string) string { return telling(withDoors(cfg)) }}
+var fitted = setup{Config: Config{Env: []string{"SLUICE_THREADS=4"}, Identify: "header:X-User", Fitted: true, Exempt: exempted, CreditClasses: []string{"*"}}, edit: func(cfg string) string { return telling(withDoors(cfg)) }}
 
 // creditOff has the agent asked about every request.
-var creditOff = setup{Config: Config{Identify: "header:X-User", Threads: 2, Env: []string{"SLUICE_CREDIT=off"}}}
+var creditOff = setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_THREADS=2", "SLUICE_CREDIT=off"}}}
 
 // usualBeside are the lines in a configuration of somebody's own.
 var usualBeside = setup{beside: true, Config: Config{
-	Identify: "header:X-User", Fitted: true, Bandwidth: true, Threads: 2, Env: []string{"SLUICE_RATELIMIT=all"}, Costs: units,
+	Identify: "header:X-User", Fitted: true, Bandwidth: true, Env: []string{"SLUICE_THREADS=2", "SLUICE_RATELIMIT=all"}, Costs: units,
 }, edit: func(cfg string) string {
 	return strings.Replace(cfg, "    http-request deny if refused\n", "    http-request deny if refused\n"+operatorsRules, 1)
 }}
@@ -542,6 +541,16 @@ func (r *rig) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 // secondsExpire is for how long HAProxy keeps entries of seconds: tests that count in them may be slower.
 var secondsExpire = regexp.MustCompile(`(table type string len \d+ size 1m expire )\d+[sm]`)
 
+// lastOf is the value of a variable of an environment.
+func lastOf(env []string, name string) (value string) {
+	for _, v := range env {
+		if of, ok := strings.CutPrefix(v, name+"="); ok {
+			value = of
+		}
+	}
+	return value
+}
+
 // newRig starts a rig of the test's own.
 func newRig(t testing.TB, s setup) *rig {
 	t.Helper()
@@ -556,37 +565,18 @@ func newRig(t testing.TB, s setup) *rig {
 	t.Cleanup(origin.Close)
 
 	c := s.Config
-	c.Stats = r.stats
+	r.addr = testkit.FreeAddr(t)
 	// Of two values of a variable the later one counts.
-	c.Env = slices.DeleteFunc(append([]string{patientChecks, "SLUICE_TEST_DIR=" + dir}, c.Env...), func(v string) bool {
-		return strings.HasSuffix(v, "=") || strings.HasSuffix(v, "=0")
-	})
-	for _, field := range []struct {
-		value *string
-		unset string
-	}{
-		{&c.Origin, origin.Listener.Addr().String()},
-		{&c.Runtime, filepath.Join(dir, "runtime.sock")},
-		{&c.SPOE, "unix@" + filepath.Join(dir, "spoa.sock")},
-		{&c.Peer, "unix@" + filepath.Join(dir, "peer.sock")},
-		{&c.CostsSocket, "unix@" + filepath.Join(dir, "costs.sock")},
-		{&c.Bind, testkit.FreeAddr(t)},
-	} {
-		if *field.value == "" {
-			*field.value = field.unset
-		}
-	}
-	r.addr = c.Bind
-	if c.VerdictTimeout == 0 {
-		c.VerdictTimeout = testkit.Patience
-	}
-	if c.Threads == 0 {
-		c.Threads = 1
-	}
+	c.Env = slices.DeleteFunc(append([]string{
+		patientChecks, "SLUICE_TEST_DIR=" + dir, "SLUICE_BIND=" + r.addr, "SLUICE_ORIGIN=" + origin.Listener.Addr().String(), "SLUICE_STATS=" + r.stats,
+		"SLUICE_SPOE=unix@" + filepath.Join(dir, "spoa.sock"), "SLUICE_PEER=unix@" + filepath.Join(dir, "peer.sock"),
+		"SLUICE_COSTS=unix@" + filepath.Join(dir, "costs.sock"), "SLUICE_RUNTIME=" + filepath.Join(dir, "runtime.sock"),
+		"SLUICE_VERDICT_TIMEOUT=1m", "SLUICE_THREADS=1",
+	}, c.Env...), func(v string) bool { return strings.HasSuffix(v, "=") || strings.HasSuffix(v, "=0") })
 	if !s.noAgent {
 		r.listen(t, filepath.Join(dir, "spoa.sock"))
 		if len(c.Costs) > 0 {
-			r.costs = &costAgent{path: strings.TrimPrefix(c.CostsSocket, "unix@")}
+			r.costs = &costAgent{path: strings.TrimPrefix(lastOf(c.Env, "SLUICE_COSTS"), "unix@")}
 			r.costs.listen(t)
 		}
 	}

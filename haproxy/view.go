@@ -17,16 +17,19 @@ var haproxySource string
 //go:embed identify.cfg.tmpl
 var identifySource string
 
+//go:embed classify.cfg.tmpl
+var classifySource string
+
 //go:embed spoe.cfg.tmpl
 var spoeSource string
 
 var (
-	haproxyTemplate = parse(haproxySource + identifySource)
+	haproxyTemplate = parse(haproxySource + identifySource + classifySource)
 	spoeTemplate    = parse(spoeSource)
 )
 
 func parse(source string) *template.Template {
-	return template.Must(template.New("whole").Funcs(stickyCounters(0)).Parse(source))
+	return template.Must(template.New("whole").Funcs(stickyCounters(0)).Funcs(classFuncs).Parse(source))
 }
 
 // stickyCounters has the function of the templates for the number of a sticky counter, of which the first is ours.
@@ -81,7 +84,10 @@ func (c Config) newView() (view, error) {
 		return v, err
 	}
 	v.Classify = strings.TrimSuffix(v.Classify, "\n") // the template has the line's end
-	if v.Credit, err = newCreditRules(c.creditClasses(), c.Classes, v.LendsShares); err != nil {
+	if c.CreditClasses == nil {
+		c.CreditClasses = creditClasses()
+	}
+	if v.Credit, err = newCreditRules(c.CreditClasses, c.Classes, v.LendsShares); err != nil {
 		return v, err
 	}
 	if v.Costs, err = newCostView(c.Costs); err != nil {
@@ -120,19 +126,17 @@ func (v *view) addressLimits() {
 	a := v.Limits
 	v.AddressesLimited, v.AddressTickets = a != (limits.AddressLimits{}), a.Requests+a.Concurrent > 0
 	v.AddressExpire = 10
+	window := int64(0)
 	if a.FailedAuth > 0 {
-		// A rate of HAProxy's own: it needs no rules that begin and end a window.
-		window := a.FailedAuthWindow.Seconds()
-		v.Answers = append(v.Answers, addressAnswer{"sluice_refused_failed_auth", "failed-authentication", a.FailedAuth, window})
-		// HAProxy's rate looks back at the period before this one.
+		// A rate of HAProxy's own: it needs no rules that begin and end a window, and looks back at the period before this one.
+		window = a.FailedAuthWindow.Seconds()
 		v.AddressExpire = max(v.AddressExpire, 2*window)
 	}
-	if a.Concurrent > 0 {
-		v.Answers = append(v.Answers, addressAnswer{"sluice_refused_address_concurrent", "address-concurrent-requests", a.Concurrent, 0})
-	}
-	if a.Requests > 0 {
-		v.Answers = append(v.Answers, addressAnswer{"sluice_refused_address_requests", "address-request-rate", a.Requests, 1})
-	}
+	v.Answers = slices.DeleteFunc([]addressAnswer{
+		{"sluice_refused_failed_auth", "failed-authentication", a.FailedAuth, window},
+		{"sluice_refused_address_concurrent", "address-concurrent-requests", a.Concurrent, 0},
+		{"sluice_refused_address_requests", "address-request-rate", a.Requests, 1},
+	}, func(a addressAnswer) bool { return a.Limit == 0 })
 }
 
 // HeldLater is whether requests that credit admits are allowed by later rules, which hold their bodies: those with a body, in a frontend of
@@ -145,14 +149,14 @@ func (v view) Reading(converter string) view {
 	return v
 }
 
-// render executes a template, or one of its blocks.
-func render(t *template.Template, block string, v view) (string, error) {
+// render executes a block of a template with sticky counters from first on.
+func render(t *template.Template, block string, of any, first int) (string, error) {
 	t, err := t.Clone()
 	if err != nil {
 		return "", fmt.Errorf("template: %w", err)
 	}
 	var b strings.Builder
-	if err := t.Funcs(stickyCounters(v.FirstCounter)).ExecuteTemplate(&b, block, v); err != nil {
+	if err := t.Funcs(stickyCounters(first)).ExecuteTemplate(&b, block, of); err != nil {
 		return "", fmt.Errorf("template: %w", err)
 	}
 	return b.String(), nil

@@ -18,7 +18,7 @@ type forHAProxy struct {
 	Limits   string `help:"Limit file whose classes, exempt addresses and paths, limits of addresses, and limited classes go into the configuration. Default: none." predictor:"file" placeholder:"FILE"`
 	Identify string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, a comma-separated chain of them, or auto (s3,jwt,basic,ip). With :lower or :exact behind header:X-User, jwt:sub or basic, names are in small letters, or as they are; only those of basic are in small letters without." placeholder:"CHAIN"`
 	Out      string `help:"The folder to write. Default: print haproxy.cfg." predictor:"file" placeholder:"DIR"`
-	Force    bool   `help:"Write into a folder that holds other things, too, and over a haproxy.cfg of another origin."`
+	Force    bool   `help:"Overwrite files of the same names that are somebody else's, too."`
 
 	intoTheirs `embed:""`
 }
@@ -31,7 +31,7 @@ Run it again, and reload HAProxy, when the classes, the exempt addresses, the ex
 
 With --into, puts what limits need into a haproxy.cfg of your own, for the frontends that are named: a block of the process, and one or two in each frontend. It shows them as a diff, and says what in that file cannot be beside them, or what to mind. With --write it writes them, if haproxy -c takes the result; with --check it exits with 1 if they are not there; with --remove it takes them out again, byte for byte. haproxy/README.md, "Beside your own HAProxy", has the rest.
 
-The exit code is 1 if the limit file has an error, the folder holds other things, or something in the configuration cannot coexist with the lines, else 0.`
+The exit code is 1 if the limit file has an error, the folder has files of the same names that are somebody else's, or something in the configuration cannot coexist with the lines, else 0.`
 }
 
 func (h *forHAProxy) execute(stdout, stderr io.Writer) int {
@@ -84,12 +84,8 @@ func (h *forHAProxy) writeFiles(stdout, stderr io.Writer) error {
 		return err
 	}
 	if !h.Force {
-		foreign, err := haproxy.Foreign(h.Out)
-		if err != nil {
-			return err
-		}
-		if len(foreign) > 0 {
-			return fmt.Errorf("%s holds other things (%s): choose another folder, or write into it with --force", h.Out, terminal.SomeNames(foreign))
+		if foreign := haproxy.Foreign(h.Out); len(foreign) > 0 {
+			return fmt.Errorf("%s has files of somebody else's (%s): choose another folder, or overwrite them with --force", h.Out, terminal.SomeNames(foreign))
 		}
 	}
 	file, _, err := haproxy.Write(h.Out, c)

@@ -240,12 +240,8 @@ func newLines(before, now string) string {
 // write changes the files on disk, the configuration last.
 func (o *intoTheirs) write(theirs *configuration, files map[string]string, stdout io.Writer) error {
 	if !o.Remove {
-		foreign, err := haproxy.Foreign(o.Folder)
-		if err != nil {
-			return err
-		}
-		if len(foreign) > 0 {
-			return fmt.Errorf("%s holds other things (%s): choose another --folder", o.Folder, terminal.SomeNames(foreign))
+		if foreign := haproxy.Foreign(o.Folder); len(foreign) > 0 {
+			return fmt.Errorf("%s has files of somebody else's (%s): choose another --folder", o.Folder, terminal.SomeNames(foreign))
 		}
 		if err := writeFolder(o.Folder, files); err != nil {
 			return err

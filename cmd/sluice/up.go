@@ -23,7 +23,7 @@ type upCommand struct {
 	HAProxy   string `name:"haproxy" predictor:"file" help:"The HAProxy to run, 2.6 or later." default:"haproxy" placeholder:"PATH"`
 
 	Unreadable   string        `help:"Requests whose credentials cannot be read, or who have more than one: share (the limits of one user, ~unreadable) or deny (with 400)." enum:"share,deny" default:"share" placeholder:"WHAT"`
-	RefuseStatus int           `help:"Status of refused requests: 429, or 503 with S3's SlowDown." default:"429" placeholder:"CODE"`
+	RefuseStatus int           `help:"Status of refused requests: 429, or 503 with S3's SlowDown." enum:"429,503" default:"429" placeholder:"CODE"`
 	MaxWait      time.Duration `help:"Maximum time that a request waits for its verdict." default:"20ms" placeholder:"TIME"`
 	OnRedisLoss  string        `help:"While Redis is lost: hold (each instance enforces its part of each limit) or open." enum:"hold,open" default:"hold" placeholder:"WHAT"`
 

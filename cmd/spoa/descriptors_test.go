@@ -47,9 +47,11 @@ func TestIdleConnectionsTurnNoLimitOff(t *testing.T) {
 	back := httpOrigin(t)
 	front := testkit.FreeAddr(t)
 	file, env, err := haproxy.Write(filepath.Join(dir, "haproxy"), haproxy.Config{
-		Bind: front, Origin: back, SPOE: "unix@" + filepath.Join(dir, "spoa.sock"), Peer: "unix@" + filepath.Join(dir, "peers.sock"),
-		Runtime:  filepath.Join(dir, "runtime.sock"),
-		Identify: "header:X-User", Threads: 1, VerdictTimeout: testkit.Patience, Env: []string{fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", testkit.Patience.Milliseconds())},
+		Identify: "header:X-User",
+		Env: []string{
+			"SLUICE_BIND=" + front, "SLUICE_ORIGIN=" + back, "SLUICE_SPOE=unix@" + filepath.Join(dir, "spoa.sock"), "SLUICE_PEER=unix@" + filepath.Join(dir, "peers.sock"),
+			"SLUICE_RUNTIME=" + filepath.Join(dir, "runtime.sock"), "SLUICE_THREADS=1", "SLUICE_VERDICT_TIMEOUT=1m", "SLUICE_CHECK_TIMEOUT=1m",
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -137,6 +137,12 @@ func HAProxy(t testing.TB, file, addr string, env ...string) *Process {
 	p := Start(t, env, HAProxyPath(t), "-db", "-f", file)
 	p.Name = "haproxy -f " + file
 	p.waitFor(t, "HAProxy at "+addr, func() error { return dial(addr) })
+	// HAProxy gives its sockets their names after it listens on ports.
+	for _, v := range env {
+		if path, ok := strings.CutPrefix(v, "SLUICE_STATS="); ok {
+			p.waitFor(t, "HAProxy's socket", func() error { _, err := os.Stat(path); return err })
+		}
+	}
 	return p
 }
 

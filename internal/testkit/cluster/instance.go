@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-qos/sluice/haproxy"
 	"github.com/sluice-qos/sluice/internal/testkit"
@@ -56,14 +55,18 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 		t.Fatal(err)
 	}
 	config := haproxy.ForLimits(set)
-	config.Instance = in.Name
-	config.Bind, config.Origin, config.SPOE = in.Address, in.line("origin", c.options.Origin), "unix@"+in.line("spoe", in.SPOE)
-	config.Peer = "unix@" + in.Peers
-	config.CostsSocket = "unix@" + in.line("costs", filepath.Join(dir, "costs.sock")) // where the agent listens by default
-	config.Runtime, config.Stats, config.Identify, config.Threads = in.Runtime, in.Stats, c.options.Identify, c.options.Threads
-	config.VerdictTimeout = c.options.MaxWait + 10*time.Millisecond
+	config.Identify = c.options.Identify
 	wait := c.options.MaxWait.Milliseconds()
-	config.Env = []string{fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", 5*wait), fmt.Sprintf("SLUICE_LATE_TIMEOUT=%dms", 100*wait)} // as shipped, with the shipped wait
+	config.Env = []string{
+		"SLUICE_INSTANCE=" + in.Name, "SLUICE_BIND=" + in.Address, "SLUICE_ORIGIN=" + in.line("origin", c.options.Origin),
+		"SLUICE_SPOE=unix@" + in.line("spoe", in.SPOE), "SLUICE_PEER=unix@" + in.Peers, "SLUICE_RUNTIME=" + in.Runtime, "SLUICE_STATS=" + in.Stats,
+		"SLUICE_COSTS=unix@" + in.line("costs", filepath.Join(dir, "costs.sock")), // where the agent listens by default
+		// As shipped, with the shipped wait.
+		fmt.Sprintf("SLUICE_VERDICT_TIMEOUT=%dms", wait+10), fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", 5*wait), fmt.Sprintf("SLUICE_LATE_TIMEOUT=%dms", 100*wait),
+	}
+	if c.options.Threads > 0 {
+		config.Env = append(config.Env, fmt.Sprint("SLUICE_THREADS=", c.options.Threads))
+	}
 	if c.options.AccessLog != "" {
 		config.Env = append(config.Env, "SLUICE_ACCESS_LOG="+c.options.AccessLog)
 	}

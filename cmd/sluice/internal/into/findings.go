@@ -256,10 +256,10 @@ func (f *finder) findPassed(x *section) {
 // would not. Samples would read what ours have counted.
 func (f *finder) findCounters() {
 	// As the lines have it: which counters they need depends on the limit file.
-	ours := haproxy.CountersIn(f.Frontend)
+	ours := countersIn(f.Frontend)
 	for _, x := range slices.Concat(f.limited, f.reached) {
 		for _, l := range x.all() {
-			for _, n := range haproxy.CountersIn(strings.Join(l.words, " ")) {
+			for _, n := range countersIn(strings.Join(l.words, " ")) {
 				if slices.Contains(ours, n) {
 					f.add(l, true, "sticky counter %d is Sluice's, also in samples such as sc%[1]d_http_req_rate. From HAProxy 2.8 on Sluice takes others by itself; "+
 						"before, leave these lines out, or have them in a HAProxy before this one", n)
@@ -323,6 +323,19 @@ func (c *Config) localPeer() (name string) {
 	return name
 }
 
+// counter is a sticky counter in a rule or in a sample. Two of their names have a number of something else first.
+var counter = regexp.MustCompile(`\bsc(\d+)_|\b(?:track-sc|sc-[a-z0-9-]+\((?:\d+,)?|sc_(?:(?:get_gp[ct]|gpc_rate|(?:inc|clr)_gpc)\(\d+,|[a-z0-9_]+\())(\d+)`)
+
+// countersIn are the sticky counters that rules and samples use.
+func countersIn(text string) []int {
+	var numbers []int
+	for _, m := range counter.FindAllStringSubmatch(text, -1) {
+		n, _ := strconv.Atoi(m[1] + m[2]) // one of them is empty
+		numbers = append(numbers, n)
+	}
+	return numbers
+}
+
 // Process is what Sluice's lines depend on. With more sticky counters than the three that HAProxy has before 2.8, ours are behind theirs.
 func (c *Config) Process(moreCounters bool) haproxy.Process {
 	p := haproxy.Process{LocalPeer: c.localPeer() != ""}
@@ -331,7 +344,7 @@ func (c *Config) Process(moreCounters bool) haproxy.Process {
 			// From 3.1 on it wants to be told, and before the first script.
 			p.Bools = p.Bools || x.kind == "global" && (l.is("tune.lua.bool-sample-conversion") || l.is("lua-load") || l.is("lua-load-per-thread"))
 			if moreCounters {
-				for _, n := range haproxy.CountersIn(strings.Join(l.words, " ")) {
+				for _, n := range countersIn(strings.Join(l.words, " ")) {
 					p.FirstCounter = max(p.FirstCounter, n+1)
 				}
 			}

@@ -80,15 +80,16 @@ func (p *process) configure() error {
 	// Fitted to the limits of the start. What of them changes later in a way that HAProxy must know
 	// is told by warnOfLimits: to reload HAProxy as its child is a service manager's job.
 	c := haproxy.ForLimits(p.set)
-	c.Bind, c.Origin = p.address, p.options.Origin
-	c.SPOE, c.Peer, c.Runtime = "unix@"+spoeSocket(p.dir), "unix@"+peerSocket(p.dir), runtimeSocket(p.dir)
-	c.CostsSocket = "unix@" + costsSocket(p.dir)
-	c.Stats = filepath.Join(p.dir, "stats.sock")
-	c.Instance = "instance-" + filepath.Base(p.dir)
-	c.Identify, c.RefuseStatus, c.Unreadable = p.options.Identify, p.options.Refuse, p.options.Unreadable
-	// HAProxy waits for longer than its agent, so that an answer of the last moment arrives: 10 ms,
-	// as with the defaults of the two (20 and 30 ms).
-	c.VerdictTimeout = p.options.MaxWait + 10*time.Millisecond
+	c.Identify = p.options.Identify
+	c.Env = []string{
+		"SLUICE_BIND=" + p.address, "SLUICE_ORIGIN=" + p.options.Origin, "SLUICE_INSTANCE=instance-" + filepath.Base(p.dir),
+		"SLUICE_SPOE=unix@" + spoeSocket(p.dir), "SLUICE_PEER=unix@" + peerSocket(p.dir), "SLUICE_COSTS=unix@" + costsSocket(p.dir),
+		"SLUICE_RUNTIME=" + runtimeSocket(p.dir), "SLUICE_STATS=" + filepath.Join(p.dir, "stats.sock"),
+		"SLUICE_UNREADABLE=" + p.options.Unreadable, fmt.Sprint("SLUICE_REFUSE_STATUS=", p.options.Refuse),
+		// HAProxy waits for longer than its agent, so that an answer of the last moment arrives: 10 ms,
+		// as with the defaults of the two (20 and 30 ms).
+		fmt.Sprintf("SLUICE_VERDICT_TIMEOUT=%dms", (p.options.MaxWait + 10*time.Millisecond).Milliseconds()),
+	}
 	var err error
 	p.file, p.env, err = haproxy.Write(p.dir, c)
 	return err
