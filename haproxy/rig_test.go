@@ -788,13 +788,13 @@ func (r *rig) cli(t testing.TB, command string) string {
 	return order(t, r.stats, command)
 }
 
-// order sends one command to a socket.
-func order(t testing.TB, socket, command string) string {
+// order sends one command to a socket, once it is there: HAProxy may serve clients before.
+func order(t testing.TB, socket, command string) (out string) {
 	t.Helper()
-	out, err := testkit.AskHAProxy(socket, command)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Eventually(t, command, func() (err error) {
+		out, err = testkit.AskHAProxy(socket, command)
+		return err
+	})
 	return strings.TrimSpace(out)
 }
 
