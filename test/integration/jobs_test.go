@@ -78,12 +78,12 @@ func TestJobsFollowTheLimitFile(t *testing.T) {
 	var running, most, done atomic.Int64
 	end := make(chan struct{}) // a job ends with each
 	q := &jobQueue{parked: map[string]bool{}, do: func(context.Context) error {
-		if n := running.Add(1); n > most.Load() {
-			most.Store(n)
+		n := running.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 		}
 		<-end
-		running.Add(-1)
 		done.Add(1)
+		running.Add(-1)
 		return nil
 	}}
 	q.runner, err = jobs.NewRunner(jobs.RunnerConfig{Name: "memory", Slots: redisslots.New(client), Tiers: jobs.FileTiers{Set: follow.Set}, Queue: q, Lease: testkit.Patience})
