@@ -207,7 +207,16 @@ func (f *fault) judge(t *testing.T, s *scene.Scene) {
 	}
 	const limit = 20
 	most := func(of float64) int { return int(of*limit + 0.5) }
-	scene.CheckSeconds(t, open, "wild", start, began, limit, limit)
+	// What took as long as an agent waits for Redis may have been decided without it: the machine stood still.
+	var longest time.Duration
+	for _, x := range open.Results {
+		longest = max(longest, time.Duration(min(x.Received, began.UnixNano())-x.Sent))
+	}
+	if longest < f.options.MaxWait {
+		scene.CheckSeconds(t, open, "wild", start, began, limit, limit)
+	} else {
+		t.Logf("before the fault an answer took %v", longest)
+	}
 	scene.CheckSeconds(t, open, "wild", began, healed, limit, most(f.rate))
 	scene.CheckSeconds(t, open, "wild", began.Add(-time.Second), healed.Add(3*time.Second), limit, most(max(f.first, f.rate)))
 	f.checkProgress(t, s.Runs["busy"].Points(), began)
