@@ -25,13 +25,6 @@ var (
 	plainValue = regexp.MustCompile(`^[A-Za-z0-9_./][A-Za-z0-9_./-]*$`)
 )
 
-// maxWords is how many words a line of HAProxy's configuration has at most.
-const maxWords = 64
-
-// maxText is how many bytes of text stand in one expression, in which a byte can become
-// about 20: PCRE2 has 64 KiB for an expression that it has translated (pcre2api).
-const maxText = 3000
-
 // Classify returns the rules of HAProxy that set txn.sluice_op to the name of the
 // first class that a request matches, or leave it unset.
 //
@@ -67,9 +60,6 @@ func Classify(classes []limits.Class) (string, error) {
 			if err != nil {
 				return "", err
 			}
-			if len(strings.Fields(rule)) > maxWords {
-				return "", fmt.Errorf("class %s: a match has more conditions than a line of HAProxy's has room for: want 9 or fewer", c.Name)
-			}
 			rules += rule
 		}
 	}
@@ -79,6 +69,9 @@ func Classify(classes []limits.Class) (string, error) {
 
 // checkMatch returns an error for what cannot be said in HAProxy's words: a class that matched something else would have the wrong limit.
 func checkMatch(m limits.Match) error {
+	if n := m.Conditions(); n > limits.MaxConditions {
+		return fmt.Errorf("%d conditions: want %d at most", n, limits.MaxConditions)
+	}
 	texts := []string{m.PathPrefix, strings.Join(m.Methods, " "), strings.Join(m.NoQuery, " ")}
 	for _, text := range m.Methods {
 		if !method.MatchString(text) {
@@ -99,8 +92,8 @@ func checkMatch(m limits.Match) error {
 	}
 	for _, text := range slices.Concat(texts, m.Query) {
 		// Said here by its beginning. PCRE2 would say only that an expression is too large.
-		if len(text) > maxText {
-			return fmt.Errorf("%.20q… has %d bytes, want %d at most", text, len(text), maxText)
+		if len(text) > limits.MaxMatchText {
+			return fmt.Errorf("%.20q… has %d bytes, want %d at most", text, len(text), limits.MaxMatchText)
 		}
 	}
 	return nil

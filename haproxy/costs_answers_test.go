@@ -91,6 +91,25 @@ func TestRateLimitOnAllowedAnswers(t *testing.T) {
 	}
 }
 
+// What the first answer said of a limit is not in what the second one says: its window, its unit.
+func TestRateLimitOfTheSecondAnswer(t *testing.T) {
+	for want, limit := range map[string]vars{
+		`"GET";q=60;w=1`:                {"class": "GET", "limit": uint32(60), "remaining": uint32(5)},
+		`"tokens";q=50;w=1;qu="tokens"`: {"class": "tokens", "unit": "tokens", "limit": uint32(50), "remaining": uint32(5)},
+	} {
+		r := newRig(t, costly)
+		r.before = func(told) vars {
+			return vars{"charge": uint32(1), "class": "exports/minute", "window": uint32(60), "unit": "exports", "limit": uint32(60), "remaining": uint32(41)}
+		}
+		r.answerTold(func(told) vars { return limit })
+		body := `{"max_tokens": 7}`
+		a := r.send(t, httpRequest("POST", "/", "X-User: ann", "Content-Type: application/json", fmt.Sprint("Content-Length: ", len(body)))+body)[0]
+		if got := a.Header.Get("RateLimit-Policy"); got != want {
+			t.Errorf("RateLimit-Policy = %s, want %s", got, want)
+		}
+	}
+}
+
 // Requests by credit are told how many tickets are left of their second: of their class, and of all.
 func TestRateLimitByCredit(t *testing.T) {
 	for _, s := range []setup{costly, logging} { // with the access log no rules admit by method

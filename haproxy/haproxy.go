@@ -82,13 +82,18 @@ func Render(c Config) (string, error) {
 	return render(haproxyTemplate, "whole", v, v.FirstCounter)
 }
 
-// Foreign returns which files of a folder Write would overwrite although they are somebody else's: their first line is another one.
-func Foreign(dir string) (found []string) {
-	firstLine := func(text []byte) string { return strings.SplitN(string(text), "\n", 2)[0] }
+// Foreign returns which files of a folder Write would overwrite although they are somebody else's, but for some: they are
+// links or the like, or their first line is another one.
+func Foreign(dir string, but ...string) (found []string) {
+	firstLine := func(text []byte, _ error) string { return strings.SplitN(string(text), "\n", 2)[0] }
 	for _, name := range written {
-		text, err := os.ReadFile(filepath.Join(dir, name))
+		path := filepath.Join(dir, name)
+		info, err := os.Lstat(path)
+		if errors.Is(err, fs.ErrNotExist) || slices.Contains(but, name) {
+			continue
+		}
 		// Another version of ours differs in the rest.
-		if ours, _ := Files.ReadFile(name); !errors.Is(err, fs.ErrNotExist) && firstLine(text) != firstLine(ours) {
+		if err != nil || !info.Mode().IsRegular() || firstLine(os.ReadFile(path)) != firstLine(Files.ReadFile(name)) {
 			found = append(found, name)
 		}
 	}

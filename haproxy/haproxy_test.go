@@ -146,6 +146,27 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// Files of another version are known by these lines.
+func TestFirstLines(t *testing.T) {
+	for name, want := range map[string]string{
+		"haproxy.cfg":             `# Sluice in HAProxy 2.6 to 3.4: finds the user and the class of each request, admits by itself users who have credit, refuses by itself`,
+		"spoe.cfg":                `# Sluice's questions to the agent. One message for each request that HAProxy neither`,
+		"exempt-addresses.lst":    `# Requests from these addresses are measured, as the user ~exempt, but not`,
+		"exempt-paths.lst":        `# Requests for these paths are measured, as the user ~exempt, but not limited.`,
+		"exempt-prefixes.lst":     `# Requests for paths that begin like this are measured, as the user ~exempt, but`,
+		"lua/bandwidth.lua":       `-- Holds each user to their share of bandwidth, down (response bodies) and up (request`,
+		"lua/bandwidth_clock.lua": `-- The clock that paces one user's bytes in one direction: the pure part of`,
+		"lua/costs.lua":           `-- Reads what answers say their requests cost, and tells the agent by how much that differs from what was charged.`,
+		"lua/cost_queue.lua":      `-- What one thread of HAProxy has to tell the agent of costs: the pure part of costs.lua.`,
+		"lua/cost_scanner.lua":    `-- Finds a number in JSON as it comes, in pieces of any size: the pure part of costs.lua. It keeps where it is,`,
+		"lua/local_addresses.lua": `-- Refuses addresses that other machines can reach, before HAProxy starts: neither peers`,
+	} {
+		if got, _, _ := strings.Cut(shipped(t, name), "\n"); got != want {
+			t.Errorf("%s begins with %q, want %q: files that were written before would be somebody else's", name, got, want)
+		}
+	}
+}
+
 func TestForeign(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -158,6 +179,7 @@ func TestForeign(t *testing.T) {
 		{"another's Lua", func(dir string) error {
 			return errors.Join(os.Mkdir(filepath.Join(dir, "lua"), 0o700), os.WriteFile(filepath.Join(dir, "lua", "costs.lua"), nil, 0o600))
 		}, []string{"lua/costs.lua"}},
+		{"a link to nowhere", func(dir string) error { return os.Symlink("nowhere", filepath.Join(dir, "exempt-paths.lst")) }, []string{"exempt-paths.lst"}},
 		{"a folder with our file's name", func(dir string) error { return os.Mkdir(filepath.Join(dir, "spoe.cfg"), 0o700) }, []string{"spoe.cfg"}},
 		{"another's haproxy.cfg", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "haproxy.cfg"), []byte("global\n"), 0o600)

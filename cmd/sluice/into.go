@@ -240,7 +240,7 @@ func newLines(before, now string) string {
 // write changes the files on disk, the configuration last.
 func (o *intoTheirs) write(theirs *configuration, files map[string]string, stdout io.Writer) error {
 	if !o.Remove {
-		if foreign := haproxy.Foreign(o.Folder); len(foreign) > 0 {
+		if foreign := haproxy.Foreign(o.Folder, "haproxy.cfg"); len(foreign) > 0 {
 			return fmt.Errorf("%s has files of somebody else's (%s): choose another --folder", o.Folder, terminal.SomeNames(foreign))
 		}
 		if err := writeFolder(o.Folder, files); err != nil {

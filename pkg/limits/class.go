@@ -2,6 +2,12 @@ package limits
 
 import "strconv"
 
+// What HAProxy has room for in a rule: its lines have 64 words, and an expression of PCRE2 has 64 KiB.
+const (
+	MaxConditions = 8    // of a match, as Match.Conditions counts them
+	MaxMatchText  = 3000 // bytes of a path or of all keys of NoQuery, with one between two of them
+)
+
 // A Class is an operation class of the file: requests that are alike in what they
 // ask for, such as the listings of an S3 service. The first class of the file that
 // a request matches is the request's.
@@ -20,6 +26,18 @@ type Match struct {
 	Query      []string      // keys of the query that are all present, with or without a value
 	NoQuery    []string      // keys of the query that are all absent
 	Headers    []HeaderMatch // all of these
+}
+
+// Conditions is how many conditions the match has: methods, a prefix and an expression for the path and absent keys are one each, and
+// so is each key of the query and each header.
+func (m Match) Conditions() int {
+	n := len(m.Query) + len(m.Headers)
+	for _, there := range []bool{len(m.Methods) > 0, m.PathPrefix != "", m.PathRegex != "", len(m.NoQuery) > 0} {
+		if there {
+			n++
+		}
+	}
+	return n
 }
 
 // A HeaderMatch is a header that is present, and has the value if one is given.

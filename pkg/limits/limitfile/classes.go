@@ -109,6 +109,13 @@ func (f *file) readMatch(where place, n *yaml.Node) (m limits.Match) {
 		field{"query", f.texts(&m.Query, "[list-type]", maxMatchItems, keys)},
 		field{"no_query", f.texts(&m.NoQuery, "[acl, policy]", maxMatchItems, keys)},
 		field{"headers", func(at place, n *yaml.Node) { m.Headers = f.readHeaders(at, n) }})
+	if got := m.Conditions(); got > limits.MaxConditions {
+		f.errorf(n, "%s: a match must have at most %d conditions, got %d: each key of query and each header is one, and methods, path_prefix, path_regex and no_query are one each",
+			where, limits.MaxConditions, got)
+	}
+	if got := len(strings.Join(m.NoQuery, " ")); got > limits.MaxMatchText {
+		f.errorf(lookup(n, "no_query"), "%s must have at most %d bytes, got %d", where.below("no_query"), limits.MaxMatchText, got)
+	}
 	for _, key := range m.NoQuery {
 		if slices.Contains(m.Query, key) {
 			f.errorf(lookup(n, "no_query"), "%s has %s, which query has too: nothing would match", where.below("no_query"), quote(key))

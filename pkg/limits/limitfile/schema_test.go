@@ -138,6 +138,7 @@ var blind = map[string]string{
 	"bad-only-comments.yaml":        "there is no document",
 	"bad-anonymous-tier.yaml":       "which tiers there are",
 	"bad-unreadable.yaml":           "which tiers there are",
+	"bad-class-conditions.yaml":     "how many conditions there are together",
 	"bad-class-unknown.yaml":        "which classes there are",
 	"bad-costs-class.yaml":          "which classes there are",
 	"bad-costs-estimate.yaml":       "which number is the larger one",
