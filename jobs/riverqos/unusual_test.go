@@ -148,8 +148,9 @@ func TestAUserWhoIsNotTextIsOneOfTheirOwn(t *testing.T) {
 	for _, user := range []string{"a?", "b?", "ann"} {
 		r.runs(user, 1)
 	}
-	if got := r.states(); got["gated"] != 4 {
-		t.Errorf("states are %v, want 4 gated: the gate can count", got)
+	// A sweep may let one of each user try.
+	if got := r.states(); got["running"] != 3 || got["gated"] == 0 || got["gated"]+got["parked"]+got["available"] != 4 {
+		t.Errorf("states are %v, want 3 running and 4 that wait, one of ann's gated: the gate can count", got)
 	}
 	if got := r.value("sluice_jobs_errors_total", "count"); got != 0 {
 		t.Errorf("%v inserts got no answer from the gate, want 0", got)
