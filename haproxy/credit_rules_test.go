@@ -261,6 +261,24 @@ func TestCreditWhenTheAgentIsLate(t *testing.T) {
 	r.wantPerSecond(t, map[string]int{"alice": 5, "bob": 8, "stranger": 3})
 }
 
+// A request that nobody answered about counts in the second in which it is admitted, not in that in which it came: else those of two
+// seconds would be admitted in one, when HAProxy finds that the agent hangs.
+func TestUnheardCountsInItsSecond(t *testing.T) {
+	t.Parallel()
+	late := lending
+	late.Env = append(slices.Clone(lending.Env), "SLUICE_VERDICT_TIMEOUT=1200ms")
+	r := newRig(t, late)
+	r.teachRow(t, generation, 25, 0)
+	answers := make(chan struct{})
+	t.Cleanup(func() { close(answers) })
+	r.answerTold(func(told) vars { <-answers; return nil })
+	began := time.Now()
+	a := r.get(t, "X-User: stranger")
+	if now, least := number(t, a, "X-Now"), int(began.Add(1100*time.Millisecond).Unix()); a.Status != 200 || now < least {
+		t.Errorf("%d, counted in second %d, want 200 and %d or later", a.Status, now, least)
+	}
+}
+
 // Nobody but a user spends their credit.
 func TestCreditIsOnlySpentByItsUser(t *testing.T) {
 	t.Parallel()

@@ -160,6 +160,7 @@ func telling(cfg string) string {
 	cfg = strings.ReplaceAll(cfg, "set-var(req.sluice_under)", "set-var(req.sluice_under),set-var(txn.test_under)")
 	return strings.Replace(cfg, "    # Sluice-* headers are for answers.", `    http-request set-var(txn.test_now) date()
     http-response set-header X-Now %[var(txn.test_now)]
+    http-response set-header X-Now %[var(txn.sluice_now)] if { var(txn.sluice_unheard) -m found }
     http-response set-header X-Credit yes if !{ var(txn.sluice_asked) -m found }
     http-response set-header X-Ticket %[var(txn.test_ticket)]
     http-response set-header X-Generation %[var(txn.test_under)]
