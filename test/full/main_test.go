@@ -202,7 +202,8 @@ const leastOfSecond, leastOfMean = 0.4, 0.9
 // periods, or too little of it in the others. Seconds in which the machine stalled are not judged.
 func checkDay(t *testing.T, r *load.Report, user string, limit int, but ...period) {
 	t.Helper()
-	admitted := r.User(user).Attribute(limit, 2*time.Millisecond)
+	// An agent's estimate of the cluster's clock is off by half the time that a call takes at most, and faults make calls slow.
+	admitted := r.User(user).Attribute(limit, 10*time.Millisecond)
 	first, last := r.Start.Unix(), r.Results[len(r.Results)-1].Sent/1e9
 	stalled := scene.Stalled(r.User(probe))
 	var ratios []string
