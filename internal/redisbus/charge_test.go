@@ -29,7 +29,7 @@ var costAsk = rapid.Custom(func(t *rapid.T) cost.Ask {
 	}
 	amount := rapid.OneOf(rapid.Int64Range(max(lowest, -20), 20), rapid.Int64Range(max(lowest, -20), 20), rapid.Int64Range(lowest, rates.MaxCost))
 	units := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"tokens", "euro-cents", "a"}), 1, 2, rapid.ID).Draw(t, "units")
-	windows := rapid.SliceOfNDistinct(rapid.SampledFrom(rates.CostWindows[:]), 1, 3, rapid.ID).Draw(t, "windows")
+	windows := rapid.SliceOfNDistinct(rapid.SampledFrom(rates.Windows[:]), 1, 3, rapid.ID).Draw(t, "windows")
 	number := rapid.Int64Range(-1, 1).Draw(t, "number")
 	for _, unit := range units {
 		for _, w := range windows {
@@ -181,7 +181,7 @@ func chargeRefuses(t *testing.T, s *server) {
 // The pools of a window are there until the next one is over: it reads its debt from them.
 func chargesExpire(t *testing.T, s *server) {
 	b := s.open(t, redisbus.Options{})
-	for i, w := range rates.CostWindows {
+	for i, w := range rates.Windows {
 		testkit.Eventually(t, w.String(), func() error { // at the second time, if a second went by
 			s.do(t, "FLUSHALL")
 			now, err := b.Time(t.Context())

@@ -78,7 +78,7 @@ func refusal(by limits.Cost, why cause.Cause) cost.Verdict {
 }
 
 func TestAgentNamesTheLimitThatLastsLongest(t *testing.T) {
-	of := append(tokens(100, 200), limits.Cost{Unit: "tokens", Window: limits.Day, Max: 10_000, DayStart: 6 * time.Hour})
+	of := append(tokens(100, 200), limits.Cost{Unit: "tokens", Window: limits.Day, Max: 10_000, Calendar: limits.NewCalendar(time.UTC, 6*time.Hour, 1)})
 	o := newOne(t)
 	o.want(of, 100, allowed)
 	o.want(of, 100, refusal(of[0], cause.Pool))

@@ -20,6 +20,9 @@ type Class struct {
 // holds. The zero Match holds of every request.
 type Match struct {
 	Methods    []string      // one of these, in capitals
+	Hosts      []string      // the host that is asked for is one of these: a name in small letters, or *.example.com for all below one
+	NoHosts    []string      // it is none of these
+	Frontends  []string      // HAProxy's name of the frontend that the request came in by is one of these
 	PathPrefix string        // of the path without the query, decoded and without empty and "." segments
 	PathRegex  string        // RE2 that this path matches somewhere; "" for any
 	RawPath    bool          // the path is compared as the client wrote it: keys of S3 may have empty segments
@@ -28,11 +31,11 @@ type Match struct {
 	Headers    []HeaderMatch // all of these
 }
 
-// Conditions is how many conditions the match has: methods, a prefix and an expression for the path and absent keys are one each, and
-// so is each key of the query and each header.
+// Conditions is how many conditions the match has: each key of the query and each header is one, and so is every other field that
+// is set.
 func (m Match) Conditions() int {
 	n := len(m.Query) + len(m.Headers)
-	for _, there := range []bool{len(m.Methods) > 0, m.PathPrefix != "", m.PathRegex != "", len(m.NoQuery) > 0} {
+	for _, there := range []bool{len(m.Methods) > 0, m.PathPrefix != "", m.PathRegex != "", len(m.NoQuery) > 0, len(m.Hosts) > 0, len(m.NoHosts) > 0, len(m.Frontends) > 0} {
 		if there {
 			n++
 		}

@@ -3,7 +3,6 @@ package limits
 import (
 	"iter"
 	"slices"
-	"time"
 )
 
 const (
@@ -77,20 +76,18 @@ func (u *CostUnit) Charges(verb, op string) bool {
 type Cost struct {
 	Unit   string // the name of a CostUnit of the Set
 	Window Window
-	Max    int64 // 1 to MaxCost
-
-	// DayStart is when a Day begins, after midnight UTC: less than 24 h, in whole minutes. 0
-	// in other windows.
-	DayStart time.Duration
+	Max    int64 // up to MaxCost; 0 refuses every request that costs the unit
 
 	Mode Mode // Enforce or DryRun
+
+	Calendar *Calendar // when days and months begin; nil for UTC
 }
 
-// CostWindows lists the windows that a Cost may have, the shortest first.
-var CostWindows = [...]Window{Second, Minute, Hour, Day}
+// Bounds is when the window begins and ends that a second is in, all in seconds since the epoch.
+func (c Cost) Bounds(second int64) (begin, end int64) { return c.Calendar.Bounds(c.Window, second) }
 
 // MaxCosts is the largest number of limits that one request counts against.
-const MaxCosts = MaxCostUnits * len(CostWindows)
+const MaxCosts = MaxCostUnits * len(Windows)
 
 // Name is the limit's name for people and in the RateLimit fields, such as "tokens/day".
 // Unlike that of a Rate it always has the window: a unit's name could be a class.
@@ -98,17 +95,10 @@ func (c Cost) Name() string { return c.Unit + "/" + c.Window.String() }
 
 // ParseCostName takes a limit's name apart again. Without a window's name behind a slash, all
 // of it is the unit and the window is a Second.
-func ParseCostName(name string) (unit string, w Window) { return parseName(name, CostWindows[:]) }
+func ParseCostName(name string) (unit string, w Window) { return parseName(name, Windows[:]) }
 
 // WindowStart is when the window begins that a second, since the epoch, is in.
-func (c Cost) WindowStart(second int64) int64 {
-	length, offset := c.Window.Seconds(), int64(c.DayStart/time.Second)
-	since := (second - offset) % length
-	if since < 0 {
-		since += length
-	}
-	return second - since
-}
+func (c Cost) WindowStart(second int64) int64 { begin, _ := c.Bounds(second); return begin }
 
 // Costs is every limit of what requests cost, sorted by unit and window.
 func (l *Limits) Costs() iter.Seq[Cost] { return slices.Values(l.lists().Costs) }

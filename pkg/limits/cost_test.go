@@ -18,9 +18,9 @@ func TestCostWindowStart(t *testing.T) {
 		"a minute":                         {limits.Cost{Window: limits.Minute}, noon, noon.Truncate(time.Minute)},
 		"an hour":                          {limits.Cost{Window: limits.Hour}, noon, noon.Truncate(time.Hour)},
 		"a day":                            {limits.Cost{Window: limits.Day}, noon, time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)},
-		"a day that began this morning":    {limits.Cost{Window: limits.Day, DayStart: 6 * time.Hour}, noon, time.Date(2026, 3, 1, 6, 0, 0, 0, time.UTC)},
-		"a day that began yesterday":       {limits.Cost{Window: limits.Day, DayStart: 13 * time.Hour}, noon, time.Date(2026, 2, 28, 13, 0, 0, 0, time.UTC)},
-		"the first instant of a day":       {limits.Cost{Window: limits.Day, DayStart: 6 * time.Hour}, time.Date(2026, 3, 1, 6, 0, 0, 0, time.UTC), time.Date(2026, 3, 1, 6, 0, 0, 0, time.UTC)},
+		"a day that began this morning":    {limits.Cost{Window: limits.Day, Calendar: limits.NewCalendar(time.UTC, 6*time.Hour, 1)}, noon, time.Date(2026, 3, 1, 6, 0, 0, 0, time.UTC)},
+		"a day that began yesterday":       {limits.Cost{Window: limits.Day, Calendar: limits.NewCalendar(time.UTC, 13*time.Hour, 1)}, noon, time.Date(2026, 2, 28, 13, 0, 0, 0, time.UTC)},
+		"the first instant of a day":       {limits.Cost{Window: limits.Day, Calendar: limits.NewCalendar(time.UTC, 6*time.Hour, 1)}, time.Date(2026, 3, 1, 6, 0, 0, 0, time.UTC), time.Date(2026, 3, 1, 6, 0, 0, 0, time.UTC)},
 		"before the epoch, by a bad clock": {limits.Cost{Window: limits.Minute}, time.Unix(-1, 0), time.Unix(-60, 0)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestCostUnitEstimateOf(t *testing.T) {
 }
 
 func TestParseCostName(t *testing.T) {
-	for _, w := range limits.CostWindows {
+	for _, w := range limits.Windows {
 		c := limits.Cost{Unit: "tokens", Window: w}
 		if unit, window := limits.ParseCostName(c.Name()); unit != "tokens" || window != w {
 			t.Errorf("ParseCostName(%q) = %q, %v", c.Name(), unit, window)
@@ -66,9 +66,5 @@ func TestParseCostName(t *testing.T) {
 		if unit, window := limits.ParseCostName(name); unit != name || window != limits.Second {
 			t.Errorf("ParseCostName(%q) = %q, %v, want all of it", name, unit, window)
 		}
-	}
-	// Requests have no limit of a day.
-	if class, window := limits.ParseRateName("GET/day"); class != "GET/day" || window != limits.Second {
-		t.Errorf("ParseRateName(GET/day) = %q, %v, want all of it", class, window)
 	}
 }

@@ -28,9 +28,9 @@ users:
 		fmt.Println(name, of.Tier, of.Concurrent, slices.Collect(of.Rates()))
 	}
 	// Output:
-	// alice pro 100 [{GET second 1000 0 enforce}]
-	// bob pro 250 [{GET second 1000 0 enforce}]
-	// carol free 10 [{* second 200 0 enforce} {GET second 100 0 enforce}]
+	// alice pro 100 [{GET second 1000 0 enforce <nil>}]
+	// bob pro 250 [{GET second 1000 0 enforce <nil>}]
+	// carol free 10 [{* second 200 0 enforce <nil>} {GET second 100 0 enforce <nil>}]
 }
 
 func ExampleLimits_AppendRates() {

@@ -57,7 +57,8 @@ type Bandwidth struct {
 // and must not be modified.
 type Limits struct {
 	Tier       string
-	Concurrent int // requests in progress over the cluster; 0 means not limited
+	Group      string // whose limits hold for its members together, besides their own; "" for none
+	Concurrent int    // requests in progress over the cluster; 0 means not limited
 	Bandwidth  Bandwidth
 
 	ConcurrentMode Mode // Enforce or DryRun
@@ -76,11 +77,13 @@ type Limits struct {
 	BackgroundJobs *Jobs  // nil means not limited; see Jobs
 }
 
-// Lists are limits by class and by unit.
+// Lists are limits by class and by unit, and other lists.
 type Lists struct {
 	Rates []Rate   // sorted by class and window
 	Costs []Cost   // sorted by unit and window
 	Off   []string // the fields whose mode is off, sorted
+
+	Except []string // the classes whose requests do not count as in progress, sorted
 }
 
 func (l *Limits) lists() Lists {

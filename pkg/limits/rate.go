@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// Window is the span of time over which a limit counts: whole seconds, minutes, hours or
-// days of the cluster's clock, beginning at each full one (UTC; a day of costs when
-// Cost.DayStart says).
+// Window is the span of time over which a limit counts. Seconds, minutes and hours begin with
+// each full one of the cluster's clock (UTC), days and months when a Calendar says.
 type Window uint8
 
 // The windows. The zero Window is Second.
@@ -16,20 +15,21 @@ const (
 	Second Window = iota
 	Minute
 	Hour
-	Day // of costs alone
+	Day
+	Month
 )
 
-// Windows lists the windows that a Rate may have, the shortest first.
-var Windows = [...]Window{Second, Minute, Hour}
+// Windows lists the windows, the shortest first.
+var Windows = [...]Window{Second, Minute, Hour, Day, Month}
 
-// Seconds is the window's length.
-func (w Window) Seconds() int64 { return [...]int64{1, 60, 3600, 86400}[w] }
+// Seconds is the window's length, or the longest that it may have: a day is 25 hours where clocks are set back.
+func (w Window) Seconds() int64 { return [...]int64{1, 60, 3600, 25 * 3600, 31*86400 + 3600}[w] }
 
-// String is the window's name, as in the limit file: second, minute, hour or day.
-func (w Window) String() string { return [...]string{"second", "minute", "hour", "day"}[w] }
+// String is the window's name, as in the limit file: second, minute, hour, day or month.
+func (w Window) String() string { return [...]string{"second", "minute", "hour", "day", "month"}[w] }
 
-// Unit is the window as a rate such as 30/min names it: s, min, hour or day.
-func (w Window) Unit() string { return [...]string{"s", "min", "hour", "day"}[w] }
+// Unit is the window as a rate such as 30/min names it: s, min, hour, day or month.
+func (w Window) Unit() string { return [...]string{"s", "min", "hour", "day", "month"}[w] }
 
 // Mode is what is done about a limit that is reached.
 type Mode uint8
@@ -49,7 +49,7 @@ func (m Mode) String() string { return [...]string{"enforce", "dry-run", "off"}[
 type Rate struct {
 	Class  string // a verb such as "GET", an operation class such as "LIST", or All
 	Window Window
-	Max    int // at least 1
+	Max    int // 0 refuses every request
 
 	// Burst is how many requests beyond Max a second may have, taken from what the
 	// user left unused in the seconds before. 0 means none; windows other than
@@ -57,10 +57,15 @@ type Rate struct {
 	Burst int
 
 	Mode Mode // Enforce or DryRun
+
+	Calendar *Calendar // when days and months begin; nil for UTC
 }
 
+// Bounds is when the window begins and ends that a second is in, all in seconds since the epoch.
+func (r Rate) Bounds(second int64) (begin, end int64) { return r.Calendar.Bounds(r.Window, second) }
+
 // Name is the limit's name for people and in the RateLimit fields: its class, and
-// for the longer windows "/minute" or "/hour" behind it.
+// for the longer windows "/minute", "/hour", "/day" or "/month" behind it.
 func (r Rate) Name() string { return RateName(r.Class, r.Window) }
 
 // RateName is the name of the limit of a class in a window.

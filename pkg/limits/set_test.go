@@ -203,7 +203,7 @@ func TestRateName(t *testing.T) {
 	if class, w := limits.ParseRateName("GET/second"); class != "GET/second" || w != limits.Second {
 		t.Errorf("ParseRateName(GET/second) = %s, %v, want the whole as the class", class, w)
 	}
-	if got := fmt.Sprintf("%v %v %v %v", limits.Windows, limits.Enforce, limits.DryRun, limits.Off); got != "[second minute hour] enforce dry-run off" {
+	if got := fmt.Sprintf("%v %v %v %v", limits.Windows, limits.Enforce, limits.DryRun, limits.Off); got != "[second minute hour day month] enforce dry-run off" {
 		t.Errorf("windows and modes are %s", got)
 	}
 }

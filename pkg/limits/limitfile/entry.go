@@ -192,7 +192,7 @@ func (e *entryReader) readCost(unit costUnit, at place, n *yaml.Node) {
 	}
 	e.open(name)
 	var fields []field
-	for _, w := range limits.CostWindows {
+	for _, w := range limits.Windows {
 		fields = append(fields, field{w.String(), func(at place, n *yaml.Node) {
 			most, ok := read(e.file, costLimits, at, n)
 			if !ok {
@@ -207,7 +207,7 @@ func (e *entryReader) readCost(unit costUnit, at place, n *yaml.Node) {
 		}})
 	}
 	e.readFields(n, at, "{minute: 20k, day: 500k}", append(fields, field{"mode", e.modeOf(name + ".mode")})...)
-	e.needsWindow(n, at, limits.CostWindows[:], "second, minute, hour and day, such as {minute: 20k}")
+	e.needsWindow(n, at, limits.Windows[:], "second, minute, hour and day, such as {minute: 20k}")
 }
 
 // readConcurrent reads a number, or a mapping of a number and its mode.

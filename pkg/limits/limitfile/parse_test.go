@@ -373,7 +373,7 @@ func printLimits(b *strings.Builder, what, name string, l *limits.Limits) {
 		also += fmt.Sprintf(", jobs %d %v %s %v of %d", j.Total, j.Queues, j.Class, j.Mode, j.Source)
 	}
 	for c := range l.Costs() {
-		also += fmt.Sprintf(", cost %s %d from %v %v", c.Name(), c.Max, c.DayStart, c.Mode)
+		also += fmt.Sprintf(", cost %s %d from %v %v", c.Name(), c.Max, c.Calendar.DayStarts(), c.Mode)
 	}
 	var rates []string
 	for r := range l.Rates() {

@@ -144,8 +144,8 @@ func (r *resolver) limitsOf(from layer) *limits.Limits {
 		case kind == "costs":
 			unit, w := limits.ParseCostName(name)
 			cost := limits.Cost{Unit: unit, Window: w, Max: s.value, Mode: mode}
-			if w == limits.Day {
-				cost.DayStart = r.units[unit].dayStart
+			if start := r.units[unit].dayStart; start > 0 {
+				cost.Calendar = limits.NewCalendar(time.UTC, start, 1)
 			}
 			lists.Costs = append(lists.Costs, cost)
 		case s.name == "concurrent":

@@ -335,7 +335,7 @@ func schemaCosts() *schema {
 		}, Examples: []any{"20k", "1.5M", 500, unlimited}}
 	}
 	var windows []*schema
-	for _, w := range limits.CostWindows {
+	for _, w := range limits.Windows {
 		windows = append(windows, &schema{Required: []string{w.String()}})
 	}
 	return &schema{

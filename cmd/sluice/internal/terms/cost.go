@@ -15,8 +15,8 @@ const costs = "costs."
 func ofCosts(l *limits.Limits) (all []Term) {
 	for c := range l.Costs() {
 		t := Term{Name: costs + c.Name(), Amount: FormatCount(c.Max) + " " + article(c.Window) + " " + c.Window.String()}
-		if c.DayStart > 0 {
-			t.Notes = append(t.Notes, "from "+time.Time{}.Add(c.DayStart).Format("15:04")+" UTC")
+		if c.Window == limits.Day && c.Calendar.DayStarts() > 0 {
+			t.Notes = append(t.Notes, "from "+time.Time{}.Add(c.Calendar.DayStarts()).Format("15:04")+" UTC")
 		}
 		all = append(all, t.withMode(c.Mode))
 	}
@@ -44,7 +44,7 @@ func costPhrase(t Term) string {
 
 func cutCost(name string) (unit string, w limits.Window) {
 	unit, window, _ := strings.Cut(name, "/")
-	for _, w := range limits.CostWindows {
+	for _, w := range limits.Windows {
 		if window == w.String() {
 			return unit, w
 		}
