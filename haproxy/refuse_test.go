@@ -140,6 +140,9 @@ func TestNativeRefusal(t *testing.T) {
 		{"all", httpGET("/?list", "X-User: all"), "*/hour", "q=9;w=3600"},
 		{"second, then minute", httpGET("/?list", "X-User: two"), "LIST", "q=30;w=1"},
 		{"minute of all", httpGET("/", "X-User: two"), "*/minute", "q=9;w=60"},
+		{"a day of 23 hours", httpGET("/", "X-User: day"), "GET/day", "q=1000;w=82800"},
+		{"a day of 25 hours", put("/", "day"), "*/day", "q=2000;w=90000"},
+		{"February", httpGET("/", "X-User: month"), "*/month", "q=1000000000;w=2419200"},
 		{"window without a name", httpGET("/", "X-User: odd"), "*", "q=9;w=7"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -149,7 +152,8 @@ func TestNativeRefusal(t *testing.T) {
 			}{
 				{"GET|alice", 100, 0}, {"*|carol", 200, 0}, {"GET|unknown", 0, 60}, {"GET|both", 100, 0},
 				{"LIST|op", 30, 60}, {"GET|verb", 7, 3600}, {"LIST|verb", 30, 60}, {"*|verb", 9, 0}, {"*|all", 9, 3600},
-				{"LIST|two", 30, 1}, {"*|two", 9, 60}, {"*|odd", 9, 7}, {"|none", 5, 0}, {"-|none", 5, 0},
+				{"LIST|two", 30, 1}, {"*|two", 9, 60}, {"*|odd", 9, 7}, {"GET|day", 1000, 82800}, {"*|day", 2000, 90000},
+				{"*|month", 1e9, 2419200}, {"|none", 5, 0}, {"-|none", 5, 0},
 			} {
 				r.teachWindow(t, e.key, end, e.limit, e.window)
 			}

@@ -18,6 +18,7 @@ type quotaLeft struct {
 	limit   string // the limit's name; "" if there is none
 	max     int64
 	unit    string // of a limit of costs; "" is requests
+	window  int64  // of requests and costs: its length in seconds
 	left    int64  // requests that it still admits, or of a limit of costs units; 0 to max and its burst
 }
 
@@ -35,14 +36,14 @@ func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dry
 	case of.Tier == limits.ExemptTier:
 		return &quotaLeft{verdict: exemptVerdict}
 	case dry.refused: // as the log's reader would look for it
-		return &quotaLeft{verdict: dryRunVerdict, limit: dry.limit, unit: dry.unit, max: dry.max}
+		return &quotaLeft{verdict: dryRunVerdict, limit: dry.limit, unit: dry.unit, window: dry.window, max: dry.max}
 	}
 	s := &quotaLeft{}
 	least := int64(0) // requests
 	// What is nearest to refusing is what leaves the fewest requests such as this one.
-	note := func(limit, unit string, max, left, requests int64) {
+	note := func(limit, unit string, window, max, left, requests int64) {
 		if s.limit == "" || requests < least {
-			s.limit, s.unit, s.max, s.left, least = limit, unit, max, left, requests
+			s.limit, s.unit, s.window, s.max, s.left, least = limit, unit, window, max, left, requests
 		}
 	}
 	l.mu.Lock()
@@ -51,7 +52,7 @@ func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dry
 	// What is said is what is nearest to refusing. The first of two that leave as much is named.
 	for i, t := range n.tokens {
 		if left, rate, ok := l.coresOf(t.key).tokens.Left(now, t.key, rates[i]); ok {
-			note(rate.Name(), "", int64(rate.Max), int64(left), int64(left))
+			note(rate.Name(), "", lengthOf(rate.Bounds(now.Unix())), int64(rate.Max), int64(left), int64(left))
 		}
 	}
 	if n.costs != nil {
@@ -60,14 +61,14 @@ func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dry
 				continue
 			}
 			if left, need, ok := l.coresOf(c.key).costs.Left(now, c.key, c.needs); ok {
-				note(need.Cost.Name(), need.Cost.Unit, need.Cost.Max, left, left/max(1, need.Amount))
+				note(need.Cost.Name(), need.Cost.Unit, lengthOf(need.Cost.Bounds(now.Unix())), need.Cost.Max, left, left/max(1, need.Amount))
 			}
 		}
 	}
 	if of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce {
 		// A limit in a dry run does not refuse: what it leaves is not what the user has left.
 		if free, known := l.coresOf(n.user).slots.FreeSlots(n.user); known {
-			note(slotReason, "", int64(of.Concurrent), int64(free), int64(free))
+			note(slotReason, "", 0, int64(of.Concurrent), int64(free), int64(free))
 		}
 	}
 	return s
@@ -85,9 +86,17 @@ func (s *quotaLeft) answer(r *spop.Request) {
 		}
 		setNumber(r, "limit", s.max)
 		setNumber(r, "remaining", s.left)
-		if _, w := limits.ParseCostName(s.limit); w != limits.Second {
-			r.SetUint("window", uint32(w.Seconds()))
-		}
+		setWindow(r, s.window)
+	}
+}
+
+func lengthOf(begin, end int64) int64 { return end - begin }
+
+// setWindow sets the variable of a window of so many seconds. HAProxy takes a second for granted, which nearly all
+// limits are of.
+func setWindow(r *spop.Request, seconds int64) {
+	if seconds > 1 {
+		r.SetUint("window", uint32(seconds))
 	}
 }
 
@@ -106,5 +115,6 @@ type dryVerdict struct {
 	refused bool
 	limit   string
 	unit    string // as in quotaLeft
+	window  int64
 	max     int64
 }

@@ -120,11 +120,11 @@ func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused ve
 	}
 	if i := n.refusedTokens(); i >= 0 {
 		v := n.tokens[i].verdict
-		return verdict{cause: v.Cause, rate: v.Limit, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}, true
+		return verdict{cause: v.Cause, rate: v.Limit, retry: time.Unix(v.End(), 0).Sub(l.clock.Now()), window: v.End() - v.Second}, true
 	}
 	if i := n.refusedCosts(); i >= 0 {
 		v := n.costs.of[i].verdict
-		return verdict{cause: v.Cause, cost: v.Limit, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}, true
+		return verdict{cause: v.Cause, cost: v.Limit, retry: time.Unix(v.End(), 0).Sub(l.clock.Now()), window: v.End() - v.Second}, true
 	}
 	return verdict{}, false
 }

@@ -58,7 +58,7 @@ func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVe
 			name := v.Limit.Name()
 			l.metrics.dryRefused.WithLabelValues(name).Inc()
 			// The last one that refuses is what the log names.
-			known = dryVerdict{refused: true, limit: name, max: int64(v.Limit.Max)}
+			known = dryVerdict{refused: true, limit: name, window: v.End() - v.Second, max: int64(v.Limit.Max)}
 		}
 	}
 	// Their limits are charged with those that are enforced, so what they would do is known by now.
@@ -66,7 +66,7 @@ func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVe
 		if limit, would := n.costs.dryRefusal(); would {
 			name := limit.Name()
 			l.metrics.dryRefused.WithLabelValues(name).Inc()
-			known = dryVerdict{refused: true, limit: name, unit: limit.Unit, max: limit.Max}
+			known = dryVerdict{refused: true, limit: name, unit: limit.Unit, window: lengthOf(limit.Bounds(l.clock.Now().Unix())), max: limit.Max}
 		}
 	}
 	return known

@@ -106,7 +106,7 @@ func TestDryRunIsNotTaught(t *testing.T) {
 			r.ask("alice", "GET")
 		}
 		r.limiter.update(func(now time.Time) {
-			r.teachThrottle(ratelimit.TableEntry{Key: hour, WindowStart: now.Truncate(time.Hour).Unix(), Limit: 1})
+			r.teachThrottle(ratelimit.TableEntry{Key: hour, End: now.Truncate(time.Hour).Unix() + 3600, Limit: 1})
 			r.limiter.allCores()[0].slots.Block(now, "alice", concurrency.Limit{Max: 1})
 		})
 		entry := func(table, key string) peers.Values {
@@ -150,7 +150,7 @@ func TestDryRunIsNotTaught(t *testing.T) {
 		r.limiter.update(func(now time.Time) {
 			zoe := ratelimit.Key{Class: "*", User: "zoe"}
 			r.limiter.allCores()[0].tokens.Throttle(now, zoe, now.Unix(), 5)
-			r.teachThrottle(ratelimit.TableEntry{Key: hour, WindowStart: now.Truncate(time.Hour).Unix(), Limit: 1})
+			r.teachThrottle(ratelimit.TableEntry{Key: hour, End: now.Truncate(time.Hour).Unix() + 3600, Limit: 1})
 		})
 		r.limiter.mu.Lock()
 		if v, ok := r.taught["/throttle *|zoe"]; ok || r.taught["/throttle GET|alice"] != (peers.Values{}) {
@@ -167,7 +167,7 @@ func TestThrottles(t *testing.T) {
 	now := time.Unix(1_800_000_010, 0)
 	key := func(w limits.Window) ratelimit.Key { return ratelimit.Key{Class: "GET", User: "alice", Window: w} }
 	native := func(w limits.Window, lift bool) ratelimit.TableEntry {
-		return ratelimit.TableEntry{Key: key(w), WindowStart: now.Unix() / w.Seconds() * w.Seconds(), Limit: 5, Lift: lift}
+		return ratelimit.TableEntry{Key: key(w), End: now.Unix()/w.Seconds()*w.Seconds() + w.Seconds(), Limit: 5, Lift: lift}
 	}
 	const throttle, lift = false, true
 	type step struct {
@@ -182,7 +182,8 @@ func TestThrottles(t *testing.T) {
 		{"a second, lifted", []step{{limits.Second, throttle, true}, {limits.Second, lift, true}}},
 		{"a longer one takes over, and holds", []step{
 			{limits.Second, throttle, true}, {limits.Minute, throttle, true}, {limits.Second, throttle, false}, {limits.Second, lift, false},
-			{limits.Hour, throttle, true}, {limits.Minute, throttle, false}, {limits.Minute, lift, false}}},
+			{limits.Hour, throttle, true}, {limits.Minute, throttle, false}, {limits.Minute, lift, false},
+			{limits.Month, throttle, true}, {limits.Day, throttle, false}, {limits.Month, lift, true}, {limits.Day, throttle, true}}},
 		{"lifted, shorter ones count again", []step{{limits.Hour, throttle, true}, {limits.Hour, lift, true}, {limits.Second, throttle, true}}},
 		{"repeated", []step{{limits.Hour, throttle, true}, {limits.Hour, throttle, true}}},
 	} {

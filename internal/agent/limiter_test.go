@@ -159,7 +159,7 @@ func TestNativeThrottleIsLifted(t *testing.T) {
 
 		second := time.Now().Unix()
 		r.applyPolicies([]redisbus.Message{redisbus.Throttle{Key: alice, Second: second, Limit: 4}})
-		throttle := ratelimit.TableEntry{Key: alice, WindowStart: second, Limit: 4}
+		throttle := ratelimit.TableEntry{Key: alice, End: second + 1, Limit: 4}
 		if told := r.told(); !slices.Equal(told, []ratelimit.TableEntry{throttle}) {
 			t.Fatalf("HAProxy was told %+v, want %+v", told, throttle)
 		}
@@ -208,10 +208,10 @@ func TestNativeOrderUnderLoad(t *testing.T) {
 		last := map[int64]bool{} // by second: HAProxy refuses
 		lifts := 0
 		for _, n := range r.told() {
-			if last[n.WindowStart] == !n.Lift {
+			if last[n.End] == !n.Lift {
 				t.Fatalf("HAProxy was told %+v twice", n)
 			}
-			last[n.WindowStart] = !n.Lift
+			last[n.End] = !n.Lift
 			if n.Lift {
 				lifts++
 			}

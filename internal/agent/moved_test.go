@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/agent/peers"
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -191,7 +192,7 @@ func histogram(t *testing.T, h prometheus.Histogram) (sum float64, count uint64)
 func TestHotFor(t *testing.T) {
 	now := time.Unix(1000, 0)
 	w := ratelimit.NewWatch(false)
-	w.Observe(now, "a", ratelimit.Key{Class: "GET", User: "alice"}, now.Unix(), 10, 10)
+	w.Observe(now, "a", ratelimit.Key{Class: "GET", User: "alice"}, now.Unix(), 10, limits.Rate{Max: 10})
 	hints, _ := w.Decisions()
 	if len(hints) != 1 || !hints[0].Until.Equal(now.Add(hotFor)) {
 		t.Errorf("Decisions() = %v, want one hint until %v", hints, now.Add(hotFor))

@@ -209,7 +209,7 @@ func (r *rig) verdict(q question) verdict {
 	if v.allowed && v.cause != "" || !v.allowed && !slices.Contains(cause.Agent(), v.cause) {
 		r.t.Errorf("verdict(%+v) has the cause %q, allowed: %v", q, v.cause, v.allowed)
 	}
-	v.retry, v.cause = 0, ""
+	v.retry, v.window, v.cause = 0, 0, ""
 	return v
 }
 

@@ -38,7 +38,7 @@ func (t *throttles) shouldTeach(now time.Time, n ratelimit.TableEntry) bool {
 	// What is lifted is not what HAProxy refuses by: the other window is still spent.
 	case n.Lift && there && held.Key.Window != n.Key.Window:
 		return false
-	case !n.Lift && there && held.End() > n.End():
+	case !n.Lift && there && held.End > n.End:
 		return false
 	// Those of a second are not remembered: they end before any other.
 	case !n.Lift && n.Key.Window != limits.Second:
@@ -51,7 +51,7 @@ func (t *throttles) shouldTeach(now time.Time, n ratelimit.TableEntry) bool {
 
 // hasEnded reports whether HAProxy does not know the entry any more.
 func (t throttled) hasEnded(now time.Time) bool {
-	return now.Sub(t.taught) >= ratelimit.RefuseFor || now.Unix() >= t.End()
+	return now.Sub(t.taught) >= ratelimit.RefuseFor || now.Unix() >= t.End
 }
 
 // outdated takes out those whose limits are not those of the set any more.
@@ -61,7 +61,7 @@ func (t *throttles) outdated(set *limits.Set) (lift []ratelimit.TableEntry) {
 			r, ok := set.User(n.Key.User).Rate(n.Key.Class, n.Key.Window)
 			// Another limit may admit more, so HAProxy must ask again. If it is spent as well, the next
 			// question brings the throttle back.
-			if !ok || r.Mode != limits.Enforce || r.Max != n.Limit {
+			if !ok || r.Mode != limits.Enforce || r.Max != n.Limit || !endsAt(r, n.End) {
 				delete(all, key)
 				n.Lift = true
 				lift = append(lift, n.TableEntry)
@@ -71,11 +71,18 @@ func (t *throttles) outdated(set *limits.Set) (lift []ratelimit.TableEntry) {
 	return lift
 }
 
+// endsAt reports whether a window of a limit ends at a second: after a reload days may end at another time.
+func endsAt(r limits.Rate, second int64) bool {
+	_, end := r.Bounds(second - 1)
+	return end == second
+}
+
 // teachThrottle has HAProxy refuse a key by itself, or no longer. Of a limit in a
 // dry run, or one that is gone, it hears at most that it holds no longer: polygen may
 // speak of keys of which no request has come here.
 func (a *Agent) teachThrottle(n ratelimit.TableEntry) {
-	if r, ok := a.limiter.inForce.limitsOf(n.Key.User).Rate(n.Key.Class, n.Key.Window); !n.Lift && (!ok || r.Mode != limits.Enforce) {
+	r, ok := a.limiter.inForce.limitsOf(n.Key.User).Rate(n.Key.Class, n.Key.Window)
+	if !n.Lift && (!ok || r.Mode != limits.Enforce) {
 		return
 	}
 	if !a.limiter.throttles.shouldTeach(a.clock.Now(), n) {
@@ -87,9 +94,9 @@ func (a *Agent) teachThrottle(n ratelimit.TableEntry) {
 		return
 	}
 	a.metrics.throttled.Inc()
-	left := min(time.Unix(n.End(), 0).Sub(a.clock.Now()), ratelimit.RefuseFor)
+	left := min(time.Unix(n.End, 0).Sub(a.clock.Now()), ratelimit.RefuseFor)
 	values := peers.Values{
-		peers.GPT0: uint64(a.haproxySecond(n.End())), peers.GPC0: uint64(n.Limit), peers.GPC1: uint64(n.Key.Window.Seconds()),
+		peers.GPT0: uint64(a.haproxySecond(n.End)), peers.GPC0: uint64(n.Limit), peers.GPC1: uint64(lengthOf(r.Bounds(n.End - 1))),
 	}
 	// Before 3.2 HAProxy may keep the entry longer than its time, never shorter; it
 	// compares the deadline with its own clock.

@@ -24,11 +24,12 @@ type verdict struct {
 
 	others string // the key that the user shares with others; "" if they have their own
 
-	cause cause.Cause   // of a refused request: who found that nothing is left
-	limit int           // that refused it, in requests in progress; 0 if another did,
-	rate  limits.Rate   // which is this one,
-	cost  limits.Cost   // or this one
-	retry time.Duration // from now, its window ends
+	cause  cause.Cause   // of a refused request: who found that nothing is left
+	limit  int           // that refused it, in requests in progress; 0 if another did,
+	rate   limits.Rate   // which is this one,
+	cost   limits.Cost   // or this one
+	retry  time.Duration // from now, its window ends,
+	window int64         // which has so many seconds
 }
 
 // Names of what refuses, as the variable sluice.reason has them.
@@ -97,9 +98,7 @@ func (v *verdict) answerRefused(r *spop.Request) {
 		return
 	}
 	r.SetString("class", v.limitName())
-	window := v.rate.Window
 	if v.cost.Unit != "" {
-		window = v.cost.Window
 		r.SetString("reason", costReason)
 		r.SetString("unit", v.cost.Unit)
 		r.SetString("limit", strconv.FormatInt(v.cost.Max, 10)) // as text: it may be more than a number of HAProxy's in an answer
@@ -109,10 +108,7 @@ func (v *verdict) answerRefused(r *spop.Request) {
 	}
 	// Rounded up, and never 0: whoever comes back as told finds the next window begun.
 	r.SetUint("retry", uint32(max(1, math.Ceil(v.retry.Seconds()))))
-	// HAProxy takes a second for granted: nearly all limits are of one.
-	if window != limits.Second {
-		r.SetUint("window", uint32(window.Seconds()))
-	}
+	setWindow(r, v.window)
 }
 
 func (v *verdict) limitName() string {

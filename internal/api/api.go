@@ -143,7 +143,8 @@ type Limit struct {
 	Last   *int64  `json:"last,omitempty"`   // of requests and costs: in the last full window
 	Origin *Origin `json:"origin,omitempty"` // where the limit comes from; absent if that cannot be told
 
-	// Of costs: what is left of max, and when the window ends, which begins anew with nothing used but a debt.
+	// Of costs, and of requests by the day and the month: what is left of max, and when the window ends. The next one begins
+	// with nothing used, or of costs with a debt.
 	Left   *int64     `json:"left,omitempty"`
 	Resets *time.Time `json:"resets,omitempty"`
 }

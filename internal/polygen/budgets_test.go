@@ -86,7 +86,7 @@ func TestCostsAreShown(t *testing.T) {
 	if l := (<-live).Value.(*api.Live); len(l.Users) != 1 || l.Users[0].User != "alice" || l.Totals.Spent != 1 || budgetOf(*l.User) != "spent, 1000 of 1000 used, 0 left" || len(l.Limited) != 1 {
 		t.Errorf("live answer %+v, want alice, who has spent the day", l)
 	}
-	const metric = `# HELP sluice_users_near_budget Users who have used 80 % or more of what their requests may cost in a day, by tier and unit, by the polygen that leads; limits in a dry run aside. Beyond 200 tiers the tier is other.
+	const metric = `# HELP sluice_users_near_budget Users who have used 80 % or more of what their requests may cost in a day or a month, by tier and unit, by the polygen that leads; limits in a dry run aside. Beyond 200 tiers the tier is other.
 # TYPE sluice_users_near_budget gauge
 sluice_users_near_budget{tier="free",unit="tokens"} 2
 `

@@ -97,7 +97,7 @@ func (p *Polygen) observe(now time.Time, e redisbus.Event) {
 			if _, isCost := redisbus.CostUnit(u.Key); isCost {
 				continue
 			}
-			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, limitOf(set, u.Key))
+			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, rateOf(set, u.Key))
 		}
 	case redisbus.Progress:
 		for _, u := range e.Entries {
@@ -137,13 +137,12 @@ func (p *Polygen) tickSlots(now time.Time) {
 	p.metrics.blockedUsers.Set(float64(blocked))
 }
 
-// limitOf is how many requests the limit of the key's class and window admits in one
-// window at most, bursts included, or 0 if there is no limit.
-func limitOf(set *limits.Set, k ratelimit.Key) int {
+// rateOf is the limit of the key's class and window, a zero one if there is none.
+func rateOf(set *limits.Set, k ratelimit.Key) limits.Rate {
 	// A limit in a dry run counts like any other, for operators want to see what it would do. The agents know by
 	// the same limits not to refuse for it.
 	r, _ := set.User(k.User).Rate(k.Class, k.Window)
-	return r.Max + r.Burst
+	return r
 }
 
 type decisions struct {

@@ -134,7 +134,7 @@ func (p *Polygen) tellPolicies(set *limits.Set, begun []string, d decisions) {
 		tell(api.UnblockEvent, user, concurrentLimit, set.User(user).ConcurrentMode, api.Event{Reason: api.ConcurrentRequests})
 	}
 	for _, t := range d.throttles {
-		until := time.Unix(t.WindowStart+t.Key.Window.Seconds(), 0)
+		until := time.Unix(t.End, 0)
 		tell(api.ThrottleEvent, t.Key.User, limits.RateName(t.Key.Class, t.Key.Window), rateMode(set, t.Key), api.Event{Reason: api.RequestRate, Max: int64(t.Limit), Until: &until})
 	}
 	for _, b := range d.Blocks {

@@ -51,8 +51,8 @@ func TestPolicyEvents(t *testing.T) {
 	set := g.set.Load()
 	messages := listen(t, g, api.Filter{})
 	g.tellPolicies(set, []string{"bob"}, decisions{
-		throttles: []ratelimit.Throttle{{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: 1_800_000_000, Limit: 10},
-			{Key: ratelimit.Key{Class: "PUT", User: limits.Key("~x"), Window: limits.Minute}, WindowStart: 1_800_000_000, Limit: 60}},
+		throttles: []ratelimit.Throttle{{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: 1_800_000_000, End: 1_800_000_001, Limit: 10},
+			{Key: ratelimit.Key{Class: "PUT", User: limits.Key("~x"), Window: limits.Minute}, WindowStart: 1_800_000_000, End: 1_800_000_060, Limit: 60}},
 		Decisions: concurrency.Decisions{
 			Blocks:   []concurrency.Block{{User: "again", Limit: concurrency.Limit{Max: 5}}, {User: "bob", Limit: concurrency.Limit{Max: 5}}},
 			Unblocks: []string{"carl"},

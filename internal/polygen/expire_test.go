@@ -49,7 +49,7 @@ func TestOverridesExpire(t *testing.T) {
 		{"and comes there again", until.Add(time.Minute), 10, 2},
 	} {
 		g.expire(step.at)
-		if got := limitOf(g.set.Load(), ratelimit.Key{Class: "GET", User: "bob"}); got != step.limit {
+		if got := rateOf(g.set.Load(), ratelimit.Key{Class: "GET", User: "bob"}).Max; got != step.limit {
 			t.Errorf("%s: limit %d, want %d", step.name, got, step.limit)
 		}
 		if n := strings.Count(log.String(), "overrides of the limit file have expired"); n != step.told {
@@ -95,7 +95,7 @@ func TestExpiredAtStart(t *testing.T) {
 	testkit.Must(t, g.Reload())
 	p, err := New(Options{Name: "other", Bus: g.options.Bus, Limits: g.options.Limits})
 	testkit.Must(t, err)
-	if got := limitOf(p.set.Load(), ratelimit.Key{Class: "GET", User: "bob"}); got != 10 {
+	if got := rateOf(p.set.Load(), ratelimit.Key{Class: "GET", User: "bob"}).Max; got != 10 {
 		t.Errorf("limit %d, want 10", got)
 	}
 }

@@ -51,7 +51,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-func TestLimitOf(t *testing.T) {
+func TestRateOf(t *testing.T) {
 	set := parse(t, tenGets)
 	for _, tt := range []struct {
 		key  ratelimit.Key
@@ -64,8 +64,8 @@ func TestLimitOf(t *testing.T) {
 		{ratelimit.Key{Class: "GET", User: "staff"}, 0},
 		{ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}, 0},
 	} {
-		if got := limitOf(set, tt.key); got != tt.want {
-			t.Errorf("limitOf(%v) = %d, want %d", tt.key, got, tt.want)
+		if got := rateOf(set, tt.key); got.Max+got.Burst != tt.want {
+			t.Errorf("rateOf(%v) = %+v, want %d", tt.key, got, tt.want)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func newUserCollector(p *Polygen, m UserMetrics) *userCollector {
 	}
 	c.throttled = desc("sluice_throttled_users", "Users who were over a limit of their request rate in the last second, as polygen sees it.")
 	c.unknown = desc("sluice_unknown_users", "Users whom the limit file does not name, seen in the last hour.")
-	c.near = desc("sluice_users_near_budget", "Users who have used 80 % or more of what their requests may cost in a day, by tier and unit, by the polygen that leads; limits in a dry run aside. Beyond 200 tiers the tier is other.", "tier", "unit")
+	c.near = desc("sluice_users_near_budget", "Users who have used 80 % or more of what their requests may cost in a day or a month, by tier and unit, by the polygen that leads; limits in a dry run aside. Beyond 200 tiers the tier is other.", "tier", "unit")
 	const whose = " of users with series of their own (--user-metrics), by the polygen that leads."
 	c.rate = desc("sluice_user_requests_per_second", "Requests per second that were admitted, limited or not, or on average over the last minute or hour where that is more,"+whose, "user", "tier")
 	c.progress = desc("sluice_user_requests_in_progress", "Requests in progress,"+whose, "user")

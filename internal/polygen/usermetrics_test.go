@@ -95,7 +95,7 @@ func TestUserMetrics(t *testing.T) {
 			}
 		})
 		second := g.clock.Now().Unix()
-		g.remember([]ratelimit.Throttle{{Key: ratelimit.Key{User: "alice", Class: "GET"}, WindowStart: second - 1, Limit: 10}, {Key: ratelimit.Key{User: "dry", Class: "GET"}, WindowStart: second - 1, Limit: 10}},
+		g.remember([]ratelimit.Throttle{{Key: ratelimit.Key{User: "alice", Class: "GET"}, WindowStart: second - 1, End: second, Limit: 10}, {Key: ratelimit.Key{User: "dry", Class: "GET"}, WindowStart: second - 1, End: second, Limit: 10}},
 			concurrency.Decisions{Blocks: []concurrency.Block{{User: "dry", Limit: concurrency.Limit{Max: 5}}}})
 		got := g.series(t)
 		for _, want := range []string{

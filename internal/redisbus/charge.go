@@ -96,6 +96,7 @@ type costHash struct {
 	window limits.Window
 	part   int
 	start  int64
+	before int64 // when the window before begins
 }
 
 func (b *Bus) chargeCall(shard int, instance string, asks []cost.Ask) call {
@@ -105,14 +106,13 @@ func (b *Bus) chargeCall(shard int, instance string, asks []cost.Ask) call {
 	for _, a := range asks {
 		entries = append(entries, len(a.Entries), a.Forced)
 		for _, e := range a.Entries {
-			h := costHash{e.Window, partOf(a.User, e.Window), e.Start}
+			h := costHash{e.Window, partOf(a.User, e.Window), e.Start, e.Before}
 			number, known := numbers[h]
 			if !known {
 				number = len(numbers) + 1
 				numbers[h] = number
-				length := e.Window.Seconds()
-				keys = append(keys, costKey(shard, h.part, h.window, h.start), costKey(shard, h.part, h.window, h.start-length))
-				windows = append(windows, h.start, length, limits.RateName("", h.window))
+				keys = append(keys, costKey(shard, h.part, h.window, h.start), costKey(shard, h.part, h.window, h.before))
+				windows = append(windows, h.start, h.window.Seconds(), limits.RateName("", h.window))
 			}
 			entries = append(entries, number, costField(e.Unit, a.User), e.Change, e.Limit, e.DryRun)
 		}

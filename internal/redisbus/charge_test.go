@@ -34,7 +34,7 @@ var costAsk = rapid.Custom(func(t *rapid.T) cost.Ask {
 	for _, unit := range units {
 		for _, w := range windows {
 			a.Entries = append(a.Entries, cost.Entry{
-				Unit: unit, Window: w, Start: 1_760_000_000 + number*w.Seconds(),
+				Unit: unit, Window: w, Start: 1_760_000_000 + number*w.Seconds(), Before: 1_760_000_000 + (number-1)*w.Seconds(),
 				Limit:  rapid.OneOf(rapid.Int64Range(1, 40), rapid.Int64Range(1, 40), rapid.Int64Range(1, rates.MaxCost)).Draw(t, "limit"),
 				DryRun: rapid.IntRange(0, 4).Draw(t, "mode") == 0,
 				Change: amount.Draw(t, "change"),
@@ -163,7 +163,7 @@ func chargeRefuses(t *testing.T, s *server) {
 		"charge costs: batch 2 in batch 1, of 1 to 1099511627775":                        {good, change(func(a *cost.Ask) { a.Seq = 2 })},
 		"charge costs: users of several shards":                                          {good, elsewhere},
 		"charge costs: 129 asks at a time, of at most 128":                               slices.Repeat([]cost.Ask{good}, 129),
-		"charge costs: 17 entries, of at most 16":                                        {change(func(a *cost.Ask) { a.Entries = slices.Repeat(a.Entries, 17) })},
+		"charge costs: 21 entries, of at most 20":                                        {change(func(a *cost.Ask) { a.Entries = slices.Repeat(a.Entries, 21) })},
 		`charge costs: unit "to|kens" holds '|', '/' or a control byte`:                  {change(func(a *cost.Ask) { a.Entries[0].Unit = "to|kens" })},
 		"charge costs: limit 0 is not from 1 to 1000000000000":                           {change(func(a *cost.Ask) { a.Entries[0].Limit = 0 })},
 		"charge costs: change -1 is not from 0 to 1000000000000":                         {change(func(a *cost.Ask) { a.Entries[0].Change = -1 })},

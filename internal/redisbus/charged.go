@@ -19,8 +19,7 @@ func (b *Bus) Charges(ctx context.Context, user string, of iter.Seq[limits.Cost]
 		pipe, shard := b.client.Pipeline(), b.ShardOf(user)
 		read := map[cost.Pool]*redis.StringCmd{}
 		for c := range of {
-			start := c.WindowStart(second)
-			for _, start := range [...]int64{start, start - c.Window.Seconds()} {
+			for _, start := range [...]int64{c.WindowStart(second), c.Previous(second)} {
 				p := cost.Pool{User: user, Unit: c.Unit, Window: c.Window, Start: start}
 				read[p] = pipe.HGet(ctx, costKey(shard, partOf(user, c.Window), c.Window, start), costField(c.Unit, user))
 			}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -20,14 +21,14 @@ func chargesAreRead(t *testing.T, s *server) {
 	const noon = 1_800_014_400 // a full day and 12 hours
 	minute := rates.Cost{Unit: "tokens", Window: rates.Minute, Max: 100}
 	day := rates.Cost{Unit: "tokens", Window: rates.Day, Max: 1000}
-	pages := rates.Cost{Unit: "pages", Window: rates.Day, Max: 10, DayStart: 6 * 3600e9}
+	pages := rates.Cost{Unit: "pages", Window: rates.Day, Max: 10, Calendar: rates.NewCalendar(time.UTC, 6*time.Hour, 1)}
 	pools, seq := cost.Pools{}, uint64(0)
 	charge := func(user string, second, n int64, of ...rates.Cost) {
 		t.Helper()
 		seq++
 		ask := cost.Ask{User: user, Seq: seq, Forced: true}
 		for _, c := range of {
-			ask.Entries = append(ask.Entries, cost.Entry{Unit: c.Unit, Window: c.Window, Start: c.WindowStart(second), Limit: c.Max, Change: n})
+			ask.Entries = append(ask.Entries, cost.Entry{Unit: c.Unit, Window: c.Window, Start: c.WindowStart(second), Before: c.Previous(second), Limit: c.Max, Change: n})
 		}
 		if _, err := b.Charge(t.Context(), "a", []cost.Ask{ask}); err != nil {
 			t.Fatal(err)

@@ -198,7 +198,7 @@ var (
 		rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 20), func(b []byte) string { return string(b) }),
 		rapid.Map(rapid.IntRange(1, 100_000), func(n int) string { return strings.Repeat("\xfe", n) }),
 	)
-	window = rapid.SampledFrom([]rates.Window{rates.Second, rates.Second, rates.Minute, rates.Hour})
+	window = rapid.SampledFrom([]rates.Window{rates.Second, rates.Second, rates.Minute, rates.Hour, rates.Day, rates.Month})
 	ask    = rapid.Custom(func(t *rapid.T) ratelimit.Ask {
 		// Mostly small, so that limits are met; sometimes as large as may be.
 		count := rapid.OneOf(rapid.Just(0), rapid.IntRange(0, 12), rapid.IntRange(0, 12), rapid.IntRange(0, 1_000_000_000_000))
@@ -976,31 +976,34 @@ func everyKeyExpires(t *testing.T, s *server) {
 		testkit.Must(t, err)
 	}
 	longest := map[string]time.Duration{ // as the table in docs/keys.md says; the users are of shard 1
-		"sluice:{1}:requests:17":              12 * time.Second,
-		"sluice:{1}:minute:8:4000003200":      71 * time.Second,
-		"sluice:{1}:hour:8:4000003200":        3611 * time.Second,
-		"sluice:{1}:burst:GET|alice":          24 * time.Hour,
-		"sluice:{1}:cost:second:0:4000060800": 13 * time.Second,
-		"sluice:{1}:cost:minute:8:4000060800": 131 * time.Second,
-		"sluice:{1}:cost:hour:8:4000060800":   7211 * time.Second,
-		"sluice:{1}:cost:day:8:4000060800":    48*time.Hour + 11*time.Second,
-		"sluice:{1}:heard:charge:a":           time.Hour,
-		"sluice:{1}:heard:take:a":             time.Hour,
-		"sluice:{1}:heard:burst:a":            time.Hour,
-		"sluice:{0}:alive":                    time.Minute,
-		"sluice:{1}:alive":                    time.Minute,
-		"sluice:{1}:slots:alice":              30 * time.Second,
-		"sluice:{1}:events:17:reports":        time.Minute,
-		"sluice:{cluster}:events:17:reports":  time.Minute,
-		"sluice:{cluster}:instances":          time.Minute,
-		"sluice:{cluster}:epoch":              time.Minute,
-		"sluice:{cluster}:shards":             5 * time.Second,
-		"sluice:{cluster}:versions":           time.Minute,
-		"sluice:{cluster}:problems":           time.Minute,
-		"sluice:{cluster}:leader":             time.Minute,
-		"sluice:{cluster}:overrides":          time.Hour,
-		"sluice:limits":                       24 * time.Hour,
-		"sluice:limits:":                      24 * time.Hour,
+		"sluice:{1}:requests:17":                  12 * time.Second,
+		"sluice:{1}:requests:minute:8:4000003200": 71 * time.Second,
+		"sluice:{1}:requests:hour:8:4000003200":   3611 * time.Second,
+		"sluice:{1}:requests:day:8:4000003200":    25*time.Hour + 11*time.Second,
+		"sluice:{1}:requests:month:8:4000003200":  (31*24+1)*time.Hour + 11*time.Second,
+		"sluice:{1}:burst:GET|alice":              24 * time.Hour,
+		"sluice:{1}:cost:second:0:4000060800":     13 * time.Second,
+		"sluice:{1}:cost:minute:8:4000060800":     131 * time.Second,
+		"sluice:{1}:cost:hour:8:4000060800":       7211 * time.Second,
+		"sluice:{1}:cost:day:8:4000060800":        50*time.Hour + 11*time.Second,
+		"sluice:{1}:cost:month:8:4000060800":      2*(31*24+1)*time.Hour + 11*time.Second,
+		"sluice:{1}:heard:charge:a":               time.Hour,
+		"sluice:{1}:heard:take:a":                 time.Hour,
+		"sluice:{1}:heard:burst:a":                time.Hour,
+		"sluice:{0}:alive":                        time.Minute,
+		"sluice:{1}:alive":                        time.Minute,
+		"sluice:{1}:slots:alice":                  30 * time.Second,
+		"sluice:{1}:events:17:reports":            time.Minute,
+		"sluice:{cluster}:events:17:reports":      time.Minute,
+		"sluice:{cluster}:instances":              time.Minute,
+		"sluice:{cluster}:epoch":                  time.Minute,
+		"sluice:{cluster}:shards":                 5 * time.Second,
+		"sluice:{cluster}:versions":               time.Minute,
+		"sluice:{cluster}:problems":               time.Minute,
+		"sluice:{cluster}:leader":                 time.Minute,
+		"sluice:{cluster}:overrides":              time.Hour,
+		"sluice:limits":                           24 * time.Hour,
+		"sluice:limits:":                          24 * time.Hour,
 	}
 	for _, key := range s.do(t, "KEYS", "*").([]any) {
 		ttl := time.Duration(s.do(t, "PTTL", key).(int64)) * time.Millisecond

@@ -91,10 +91,8 @@ func requestsKey(shard, part int, w limits.Window, second int64) string {
 	b := make([]byte, 0, 48)
 	b = append(b, "sluice:{"...)
 	b = strconv.AppendInt(b, int64(shard), 10)
-	b = append(b, "}:"...)
-	if w == limits.Second {
-		b = append(b, "requests:"...)
-	} else {
+	b = append(b, "}:requests:"...)
+	if w != limits.Second {
 		b = append(append(b, w.String()...), ':')
 		b = append(strconv.AppendInt(b, int64(part), 10), ':')
 	}

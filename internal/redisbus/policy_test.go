@@ -94,7 +94,7 @@ func TestDecodeSkipsWhatItDoesNotUnderstand(t *testing.T) {
 			`line 2: number "9223372036854775808": value out of range`},
 		{"a class with the separator", `1 throttle "G|T" "alice" 7 5`, `line 2: class "G|T" holds '|', '/' or a control byte`},
 		{"a class with a control byte", `1 throttle "G\x00" "alice" 7 5`, `line 2: class "G\x00" holds '|', '/' or a control byte`},
-		{"a window of a newer polygen", `1 throttle "GET/day" "alice" 7 5`, `line 2: class "GET/day" holds '|', '/' or a control byte`},
+		{"a window of a newer polygen", `1 throttle "GET/week" "alice" 7 5`, `line 2: class "GET/week" holds '|', '/' or a control byte`},
 		{"a second that is spelled out", `1 hot "GET/second" "alice" 7 5`, `line 2: class "GET/second" holds '|', '/' or a control byte`},
 		{"two windows", `1 hot "GET/minute/hour" "alice" 7 5`, `line 2: class "GET/minute/hour" holds '|', '/' or a control byte`},
 		{"a block without its release", `1 block "alice" 10`, `line 2: number "": invalid syntax`},

@@ -88,7 +88,7 @@ func theirPart(ctx context.Context, agent, polygen *redisbus.Bus) map[string]fun
 			// The scripts do nothing for a batch whose number they have seen.
 			batch := batches.Add(1)
 			asks := []ratelimit.Ask{{Seq: batch, Key: key, WindowStart: 17, Limit: 9, Need: 1}, {Seq: batch, Key: key, WindowStart: time.Now().Unix(), Limit: 9, Burst: 9, Need: 1}}
-			for _, w := range []rates.Window{rates.Minute, rates.Hour} {
+			for _, w := range rates.Windows[1:] {
 				long := key
 				long.Window = w
 				asks = append(asks, ratelimit.Ask{Seq: batch, Key: long, WindowStart: 4_000_003_200, Limit: 9, Need: 1})
@@ -98,7 +98,7 @@ func theirPart(ctx context.Context, agent, polygen *redisbus.Bus) map[string]fun
 		},
 		"Charge": func() error {
 			ask := cost.Ask{User: "alice", Seq: batches.Add(1)}
-			for _, w := range rates.CostWindows {
+			for _, w := range rates.Windows {
 				ask.Entries = append(ask.Entries, cost.Entry{Unit: "tokens", Window: w, Start: 4_000_060_800, Limit: 9, Change: 1})
 			}
 			_, err := agent.Charge(ctx, "a", []cost.Ask{ask})

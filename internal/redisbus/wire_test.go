@@ -94,7 +94,7 @@ func TestDecodeUsageRefuses(t *testing.T) {
 		{"a negative total", "1 4:host 17 1 5:GET|a -5", `number "-5": invalid syntax`},
 		{"a pool without a class", "1 4:host 17 1 4:GETa 5", `"GETa" is not limit|user`},
 		{"a class with a control byte", "1 4:host 17 1 5:G\nT|a 5", `"G\nT|a" is not limit|user`},
-		{"a window that does not exist", "1 4:host 17 1 9:GET/day|a 5", `"GET/day|a" is not limit|user`},
+		{"a window that does not exist", "1 4:host 17 1 10:GET/week|a 5", `"GET/week|a" is not limit|user`},
 		{"a window alone", "1 4:host 17 1 4:hour 5", `"hour" is not limit|user`},
 	})
 }

@@ -52,7 +52,7 @@ type Verdict struct {
 }
 
 // End is the second at which the refusing limit's window is over.
-func (v Verdict) End() int64 { return v.Second + v.Limit.Window.Seconds() }
+func (v Verdict) End() int64 { _, end := v.Limit.Bounds(v.Second); return end }
 
 // Output is what became due during the calls since the last one.
 type Output struct {
@@ -147,7 +147,7 @@ func (u *user) pool(c limits.Cost, at int64) *pool {
 	}
 	if p.Start != name.Start {
 		next := pool{Pool: name}
-		if p.Start == name.previous().Start && c.Mode == limits.Enforce {
+		if p.Start == c.Previous(at) && c.Mode == limits.Enforce {
 			// As the pool will begin, as far as this agent knows.
 			next.total = debt(p.total, c.Max, c.Max)
 		}

@@ -341,7 +341,7 @@ func TestAgentCorrectionsAreBounded(t *testing.T) {
 func TestAgentDayBeginsWithinAnHour(t *testing.T) {
 	of := []limits.Cost{
 		{Unit: "tokens", Window: limits.Hour, Max: 1000},
-		{Unit: "tokens", Window: limits.Day, Max: 1000, DayStart: 30 * time.Minute},
+		{Unit: "tokens", Window: limits.Day, Max: 1000, Calendar: limits.NewCalendar(time.UTC, 30*time.Minute, 1)},
 	}
 	o := newOne(t)
 	midnight := t0.Truncate(24 * time.Hour)
@@ -360,6 +360,55 @@ func TestAgentDayBeginsWithinAnHour(t *testing.T) {
 	o.wantCharged("alice", of[1], midnight.Unix(), 40) // yesterday's day
 	o.wantCharged("alice", of[1], o.now.Unix(), 10)
 	o.want(of, 900, charged())
+}
+
+// Days of 23 and 25 hours and months are windows as any other: a whole limit is charged in each, and what was charged beyond
+// it is a debt of the next.
+func TestAgentCalendar(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		window limits.Window
+		at     string   // a time of UTC
+		begins []string // of the window of that time and of those after it
+	}{
+		{"23 hours", limits.Day, "2026-03-28 23:00", []string{"2026-03-28 23:00", "2026-03-29 22:00", "2026-03-30 22:00"}},
+		{"25 hours", limits.Day, "2026-10-25 22:59", []string{"2026-10-24 22:00", "2026-10-25 23:00", "2026-10-26 23:00"}},
+		{"months", limits.Month, "2026-02-14 22:59", []string{"2026-01-14 23:00", "2026-02-14 23:00", "2026-03-14 23:00", "2026-04-14 22:00"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			at := func(s string) time.Time {
+				when, err := time.Parse("2006-01-02 15:04", s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return when
+			}
+			of := []limits.Cost{{Unit: "tokens", Window: c.window, Max: 100, Calendar: berlin}}
+			o := newOne(t)
+			o.now = at(c.at)
+			for i := 0; i+1 < len(c.begins); i++ {
+				begin, end := at(c.begins[i]).Unix(), at(c.begins[i+1]).Unix()
+				amount := int64(100)
+				if i > 0 {
+					amount = 90 // and a debt of 10
+				}
+				charged := cost.Verdict{Allowed: true, Charged: true, Second: o.now.Unix()}
+				o.want(of, amount, charged)
+				o.Settle(o.now, "alice", charged.Second, 10, of)
+				o.exchange()
+				o.wantCharged("alice", of[0], begin, 110)
+				refused := cost.Verdict{Limit: of[0], Cause: cause.Pool, Second: begin}
+				if refused.End() != end {
+					t.Errorf("a window from %d on ends at %d, want %d", begin, refused.End(), end)
+				}
+				o.now = time.Unix(end-1, 0)
+				o.want(of, 1, refused)
+				o.now = time.Unix(end, 0)
+				o.want(of, 91, cost.Verdict{Limit: of[0], Cause: cause.Pool, Second: end})
+				o.now = time.Unix(end+1, 0)
+			}
+		})
+	}
 }
 
 // A change of more than one ask may have comes in several.
@@ -406,7 +455,7 @@ func TestAgentUsersAreBounded(t *testing.T) {
 func TestAgentLostForLong(t *testing.T) {
 	of := []limits.Cost{
 		{Unit: "tokens", Window: limits.Minute, Max: 1000},
-		{Unit: "tokens", Window: limits.Day, Max: 1_000_000, DayStart: 30 * time.Minute},
+		{Unit: "tokens", Window: limits.Day, Max: 1_000_000, Calendar: limits.NewCalendar(time.UTC, 30*time.Minute, 1)},
 	}
 	const users, minutes = 10, 60
 	o := newOne(t)

@@ -85,7 +85,7 @@ func (c *corrections) add(now int64, of correctionOf, costs []limits.Cost, chang
 
 // fold makes room: it takes the windows that need not hear of a correction any more out of it,
 // and sums the corrections that then have the same windows. Each is left with the start of one
-// of the last two windows of some length, or is of the present second: a user has nine of a
+// of the last two windows of some length, or is of the present second: a user has eleven of a
 // unit at most, however long the pools are lost.
 func (c *corrections) fold(now int64) {
 	c.folded = now
@@ -117,7 +117,7 @@ func (c *corrections) fold(now int64) {
 // needed reports whether the pools of a limit still need to hear of a change in a second: until
 // the window after that of the change is over, which may begin with a debt.
 func needed(c limits.Cost, second, now int64) bool {
-	return second == presentSecond || now < c.WindowStart(second)+2*c.Window.Seconds()
+	return second == presentSecond || second >= c.Previous(now)
 }
 
 // latestStart is the start of the window that began last, of those that a second is in. Seconds
@@ -165,7 +165,7 @@ func (c *corrections) takeOf(user string, needs []Need, now int64, room int, use
 	for of := range units(needs) {
 		seconds := make([]int64, 0, 2*len(of)+1)
 		for _, n := range of {
-			seconds = append(seconds, n.Cost.WindowStart(now-n.Cost.Window.Seconds()), n.Cost.WindowStart(now))
+			seconds = append(seconds, n.Cost.Previous(now), n.Cost.WindowStart(now))
 		}
 		slices.Sort(seconds)
 		for _, second := range append(seconds, presentSecond) {

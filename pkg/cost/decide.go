@@ -90,7 +90,7 @@ func (a *Agent) refusedBefore(u *user, needs []Need, now int64) (v Verdict, refu
 
 func (n Need) entry(sec int64) Entry {
 	c := n.Cost
-	return Entry{Unit: c.Unit, Window: c.Window, Start: c.WindowStart(sec), Limit: c.Max, DryRun: c.Mode != limits.Enforce, Change: n.Amount}
+	return Entry{Unit: c.Unit, Window: c.Window, Start: c.WindowStart(sec), Before: c.Previous(sec), Limit: c.Max, DryRun: c.Mode != limits.Enforce, Change: n.Amount}
 }
 
 // decideAlone decides by what this agent knows: it charges and tells the pools later.

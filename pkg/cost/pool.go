@@ -11,11 +11,6 @@ type Pool struct {
 	Start  int64 // seconds since the epoch
 }
 
-func (p Pool) previous() Pool {
-	p.Start -= p.Window.Seconds()
-	return p
-}
-
 // A Total is what is in a pool.
 type Total struct {
 	Charged int64 // with the debt of the window before; never negative
@@ -46,6 +41,7 @@ type Entry struct {
 	Unit   string
 	Window limits.Window
 	Start  int64
+	Before int64 // when the window before begins
 	Limit  int64 // 1 to limits.MaxCost
 	DryRun bool  // the limit refuses nothing
 	Change int64 // at least 0 in an ask that is not Forced
@@ -134,7 +130,8 @@ func (p Pools) before(user string, e Entry) Total {
 	if total, begun := p[name]; begun {
 		return total
 	}
-	return Total{Charged: p[name.previous()].Debt(e.Limit)}
+	name.Start = e.Before
+	return Total{Charged: p[name].Debt(e.Limit)}
 }
 
 // Debt is what the next window begins with, under a limit that is enforced.

@@ -15,7 +15,7 @@ func TestPoolsTake(t *testing.T) {
 	last := minute
 	last.Start = 60
 	entry := func(p cost.Pool, limit, change int64) cost.Entry {
-		return cost.Entry{Unit: p.Unit, Window: p.Window, Start: p.Start, Limit: limit, Change: change}
+		return cost.Entry{Unit: p.Unit, Window: p.Window, Start: p.Start, Before: p.Start - p.Window.Seconds(), Limit: limit, Change: change}
 	}
 	dry := func(e cost.Entry) cost.Entry { e.DryRun = true; return e }
 	type pools = cost.Pools

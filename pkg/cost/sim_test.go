@@ -12,6 +12,18 @@ import (
 
 var t0 = time.Unix(1_760_000_000, 0)
 
+// berlin has a day and a month that end at dayAndMonthEnd.
+var (
+	berlin = func() *limits.Calendar {
+		zone, err := time.LoadLocation("Europe/Berlin")
+		if err != nil {
+			panic(err)
+		}
+		return limits.NewCalendar(zone, 0, 15)
+	}()
+	dayAndMonthEnd = time.Date(2025, 12, 14, 23, 0, 0, 0, time.UTC)
+)
+
 // tokens are limits of one unit in some windows.
 func tokens(perMinute, perHour int64) []limits.Cost {
 	return []limits.Cost{
@@ -211,7 +223,12 @@ func (c *cluster) check() {
 func TestClusterKeepsLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.SampledFrom([]int{1, 2, 4}).Draw(t, "agents")
-		c := newCluster(t, n, tokens(100, 700))
+		costs := tokens(100, 700)
+		if rapid.Bool().Draw(t, "day and month") {
+			costs = append(costs, limits.Cost{Unit: "tokens", Window: limits.Day, Max: 900, Calendar: berlin}, limits.Cost{Unit: "tokens", Window: limits.Month, Max: 1500, Calendar: berlin})
+		}
+		c := newCluster(t, n, costs)
+		c.now = rapid.SampledFrom([]time.Time{t0, dayAndMonthEnd.Add(-30 * time.Second)}).Draw(t, "begin")
 		agent := rapid.IntRange(0, n-1)
 		faults := rapid.Bool().Draw(t, "faults")
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
@@ -251,7 +268,7 @@ func TestClusterKeepsLimits(t *testing.T) {
 					r.verdict, r.ended = cost.Verdict{}, true
 				}
 			case "time":
-				c.now = c.now.Add(time.Duration(rapid.SampledFrom([]int{1, 10, 100, 1000, 20_000, 70_000}).Draw(t, "ms")) * time.Millisecond)
+				c.now = c.now.Add(time.Duration(rapid.SampledFrom([]int{1, 10, 100, 1000, 20_000, 70_000, 86_400_000}).Draw(t, "ms")) * time.Millisecond)
 			case "crash":
 				if faults {
 					c.crash(a)

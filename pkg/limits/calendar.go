@@ -16,11 +16,11 @@ type Calendar struct {
 	dayStarts   time.Duration
 	monthStarts int
 
-	day, month atomic.Pointer[span] // the last that was asked for
+	day, month atomic.Pointer[span] // the latest that was looked for
 }
 
-// span is a window, in seconds since the epoch.
-type span struct{ begin, end int64 }
+// span is a window and the begin of the one before it, in seconds since the epoch.
+type span struct{ before, begin, end int64 }
 
 type calendarKey struct {
 	zone        string
@@ -68,10 +68,29 @@ func (c *Calendar) MonthStarts() int {
 // Bounds is when the window begins and ends that a second is in, all in seconds since the epoch.
 // A day of 23 or 25 hours is one window.
 func (c *Calendar) Bounds(w Window, second int64) (begin, end int64) {
+	s := c.around(w, second)
+	if second < s.begin {
+		return s.before, s.begin
+	}
+	return s.begin, s.end
+}
+
+// Previous is when the window before the one begins that a second is in.
+func (c *Calendar) Previous(w Window, second int64) int64 {
+	s := c.around(w, second)
+	if second < s.begin {
+		begin, _ := c.Bounds(w, s.before-1)
+		return begin
+	}
+	return s.before
+}
+
+// around returns a window that a second is in, or that follows the one it is in.
+func (c *Calendar) around(w Window, second int64) span {
 	if w < Day {
-		length := [...]int64{1, 60, 3600}[w]
-		begin = second - ((second%length)+length)%length
-		return begin, begin + length
+		length := w.Seconds()
+		begin := second - ((second%length)+length)%length
+		return span{begin - length, begin, begin + length}
 	}
 	if c == nil {
 		c = &utc
@@ -80,18 +99,24 @@ func (c *Calendar) Bounds(w Window, second int64) (begin, end int64) {
 	if w == Month {
 		last = &c.month
 	}
-	if s := last.Load(); s != nil && s.begin <= second && second < s.end {
-		return s.begin, s.end
+	known := last.Load()
+	if known != nil && known.before <= second && second < known.end {
+		return *known
 	}
-	s := c.find(w, second)
-	last.Store(&s)
-	return s.begin, s.end
+	var s span
+	s.begin, s.end = c.find(w, second)
+	s.before, _ = c.find(w, s.begin-1)
+	// A look at the past must not cost the present its place.
+	if known == nil || s.begin > known.begin {
+		last.Store(&s)
+	}
+	return s
 }
 
 var utc = Calendar{zone: time.UTC, monthStarts: 1}
 
 // find looks for the window among the beginnings around a second.
-func (c *Calendar) find(w Window, second int64) span {
+func (c *Calendar) find(w Window, second int64) (begin, end int64) {
 	year, month, day := time.Unix(second, 0).In(c.zone).Date()
 	// Where clocks are set forward, the time at which a day begins may not exist: Go takes one next to it.
 	at := func(n int) int64 {
@@ -108,5 +133,5 @@ func (c *Calendar) find(w Window, second int64) span {
 	for at(n+1) <= second {
 		n++
 	}
-	return span{at(n), at(n + 1)}
+	return at(n), at(n + 1)
 }

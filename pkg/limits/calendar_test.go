@@ -23,6 +23,7 @@ func TestCalendarBounds(t *testing.T) {
 		at, begin, end string // by the calendar's clock
 	}{
 		{"an hour", nil, limits.Hour, "2026-03-01 12:34", "2026-03-01 12:00", "2026-03-01 13:00"},
+		{"a minute before the epoch", nil, limits.Minute, "1969-12-31 23:59", "1969-12-31 23:59", "1970-01-01 00:00"},
 		{"a day", nil, limits.Day, "2026-03-01 12:34", "2026-03-01 00:00", "2026-03-02 00:00"},
 		{"a month", nil, limits.Month, "2026-02-28 12:34", "2026-02-01 00:00", "2026-03-01 00:00"},
 		{"a day of 23 hours", limits.NewCalendar(berlin, 0, 1), limits.Day, "2026-03-29 23:59", "2026-03-29 00:00", "2026-03-30 00:00"},
@@ -65,8 +66,12 @@ func TestCalendarWindowsMeet(t *testing.T) {
 		if again, same := c.Bounds(w, begin); again != begin || same != end {
 			t.Fatalf("the second at which it begins is in another window: %d, %d, want %d, %d", again, same, begin, end)
 		}
-		if next, _ := c.Bounds(w, end); next != end {
-			t.Fatalf("the window after %d to %d begins at %d", begin, end, next)
+		if next, _ := c.Bounds(w, end); next != end || c.Previous(w, end) != begin {
+			t.Fatalf("the window after %d to %d begins at %d, after one from %d on", begin, end, next, c.Previous(w, end))
+		}
+		before := c.Previous(w, second)
+		if from, to := c.Bounds(w, before); from != before || to != begin {
+			t.Fatalf("the window before %d is from %d to %d, and begins at %d", begin, from, to, before)
 		}
 	})
 }

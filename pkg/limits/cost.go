@@ -100,6 +100,9 @@ func ParseCostName(name string) (unit string, w Window) { return parseName(name,
 // WindowStart is when the window begins that a second, since the epoch, is in.
 func (c Cost) WindowStart(second int64) int64 { begin, _ := c.Bounds(second); return begin }
 
+// Previous is when the window before that one begins.
+func (c Cost) Previous(second int64) int64 { return c.Calendar.Previous(c.Window, second) }
+
 // Costs is every limit of what requests cost, sorted by unit and window.
 func (l *Limits) Costs() iter.Seq[Cost] { return slices.Values(l.lists().Costs) }
 

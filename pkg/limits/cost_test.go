@@ -2,34 +2,9 @@ package limits_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
-
-func TestCostWindowStart(t *testing.T) {
-	noon := time.Date(2026, 3, 1, 12, 34, 56, 0, time.UTC)
-	for name, c := range map[string]struct {
-		cost limits.Cost
-		at   time.Time
-		want time.Time
-	}{
-		"a second":                         {limits.Cost{}, noon, noon},
-		"a minute":                         {limits.Cost{Window: limits.Minute}, noon, noon.Truncate(time.Minute)},
-		"an hour":                          {limits.Cost{Window: limits.Hour}, noon, noon.Truncate(time.Hour)},
-		"a day":                            {limits.Cost{Window: limits.Day}, noon, time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)},
-		"a day that began this morning":    {limits.Cost{Window: limits.Day, Calendar: limits.NewCalendar(time.UTC, 6*time.Hour, 1)}, noon, time.Date(2026, 3, 1, 6, 0, 0, 0, time.UTC)},
-		"a day that began yesterday":       {limits.Cost{Window: limits.Day, Calendar: limits.NewCalendar(time.UTC, 13*time.Hour, 1)}, noon, time.Date(2026, 2, 28, 13, 0, 0, 0, time.UTC)},
-		"the first instant of a day":       {limits.Cost{Window: limits.Day, Calendar: limits.NewCalendar(time.UTC, 6*time.Hour, 1)}, time.Date(2026, 3, 1, 6, 0, 0, 0, time.UTC), time.Date(2026, 3, 1, 6, 0, 0, 0, time.UTC)},
-		"before the epoch, by a bad clock": {limits.Cost{Window: limits.Minute}, time.Unix(-1, 0), time.Unix(-60, 0)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := c.cost.WindowStart(c.at.Unix()); got != c.want.Unix() {
-				t.Errorf("WindowStart(%v) = %v, want %v", c.at, time.Unix(got, 0).UTC(), c.want)
-			}
-		})
-	}
-}
 
 func TestCostUnitEstimateOf(t *testing.T) {
 	u := limits.CostUnit{Default: 10, ByClass: map[string]int64{"POST": 50, "CHAT": 1000}, Classes: []string{"CHAT", "GET"}}

@@ -20,7 +20,7 @@ const All = "*"
 // cluster serves, and leave room to add up without overflow: the sum of any two
 // counts fits 31 bits, and a thousand times any bandwidth fits 63.
 const (
-	MaxPerSecond  = 1_000_000_000 // requests per second, minute or hour
+	MaxPerSecond  = 1_000_000_000 // requests per window
 	MaxBurst      = 1_000_000_000 // requests beyond a second's
 	MaxConcurrent = 1_000_000_000 // requests in progress
 	MaxBandwidth  = 1 << 40       // bytes per second: 1 TiB

@@ -26,20 +26,17 @@ type Verdict struct {
 }
 
 // End is the second at which the refusing limit's window is over.
-func (v Verdict) End() int64 { return v.Second + v.Limit.Window.Seconds() }
+func (v Verdict) End() int64 { _, end := v.Limit.Bounds(v.Second); return end }
 
 // TableEntry is an instruction for HAProxy's own table: refuse the key until its
 // window ends, or, with Lift, no longer. See RefuseFor for longer windows than a
 // second. There is none for limits that are not enforced.
 type TableEntry struct {
-	Key         Key
-	WindowStart int64 // at which the window began
-	Limit       int
-	Lift        bool
+	Key   Key
+	End   int64 // the second at which the window is over
+	Limit int
+	Lift  bool
 }
-
-// End is the second at which the window is over.
-func (n TableEntry) End() int64 { return n.WindowStart + n.Key.Window.Seconds() }
 
 // Output is what became due during the calls since the last one.
 type Output struct {
@@ -107,26 +104,27 @@ func (a *Agent) findOrAddBucket(u *user, r *limits.Rate, now int64) *bucket {
 	if b == nil {
 		a.created++
 		b = &bucket{key: Key{Class: r.Class, User: u.name, Window: r.Window}, owner: u}
-		b.start = windowStart(now, r.Window)
+		b.start, b.ends = r.Bounds(now / second)
 		// Asks for the next window are spread, so that not all keys ask at once.
 		b.early = int64(a.created%askSteps) * int64(agenda.Tick)
 		u.buckets = append(u.buckets, b)
 	}
 	// Each request brings the limit in force, so a reload of the limit file needs no walk through all users.
 	if b.rate != *r {
-		a.setLimit(b, r)
+		a.setLimit(b, r, now)
 	}
 	a.advanceWindow(b, now)
 	return b
 }
 
 // setLimit takes a bucket's limit, which may have changed.
-func (a *Agent) setLimit(b *bucket, r *limits.Rate) {
+func (a *Agent) setLimit(b *bucket, r *limits.Rate, now int64) {
 	// A burst has an Account, and tokens of one pool must not be given back to the other.
-	if (b.rate.Burst > 0) != (r.Burst > 0) {
+	if (b.rate.Burst > 0) != (r.Burst > 0) || b.rate.Calendar != r.Calendar {
 		// Another pool has it from now on.
 		a.closeWindow(b)
 		b.clearWindow()
+		b.start, b.ends = r.Bounds(now / second)
 	}
 	if r.Max > b.rate.Max {
 		// There is more than when it was found to be spent.

@@ -274,8 +274,8 @@ func TestAgentQueueIsBoundedByWhatTheLimitCouldAdmit(t *testing.T) {
 
 func TestAgentThrottle(t *testing.T) {
 	key := ratelimit.Key{Class: "GET", User: "u"}
-	refuse := []ratelimit.TableEntry{{Key: key, WindowStart: t0.Unix(), Limit: 10}}
-	lift := []ratelimit.TableEntry{{Key: key, WindowStart: t0.Unix(), Limit: 10, Lift: true}}
+	refuse := []ratelimit.TableEntry{{Key: key, End: t0.Unix() + 1, Limit: 10}}
+	lift := []ratelimit.TableEntry{{Key: key, End: t0.Unix() + 1, Limit: 10, Lift: true}}
 
 	t.Run("a key without requests here is refused natively at once", func(t *testing.T) {
 		a := shared(2)
@@ -309,7 +309,7 @@ func TestAgentThrottle(t *testing.T) {
 		for _, r := range []limits.Rate{{Class: "GET", Max: 10}, {Class: "GET", Window: limits.Hour, Max: 10}} {
 			a, of := shared(2), []limits.Rate{r}
 			key := ratelimit.Key{Class: "GET", User: "u", Window: r.Window}
-			begins := t0.Unix() - t0.Unix()%r.Window.Seconds()
+			begins, ends := r.Bounds(t0.Unix())
 			_, w := a.Start(ms(1), "u", of, ratelimit.NoCredit)
 			asks := a.Collect(ms(1), false, nil)
 			a.Throttle(ms(2), key, begins, 10) // of what the pool has just given
@@ -323,7 +323,7 @@ func TestAgentThrottle(t *testing.T) {
 			if v, _ := a.Start(ms(4), "u", of, ratelimit.NoCredit); !v.Allowed {
 				t.Errorf("%s: the last token was not used", r.Name())
 			}
-			want := []ratelimit.TableEntry{{Key: key, WindowStart: begins, Limit: 10}}
+			want := []ratelimit.TableEntry{{Key: key, End: ends, Limit: 10}}
 			if diff := cmp.Diff(want, a.TakeOutput().TableEntries); diff != "" {
 				t.Errorf("%s: then: %s", r.Name(), diff)
 			}

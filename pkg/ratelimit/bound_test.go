@@ -18,16 +18,16 @@ func TestWatchIsBounded(t *testing.T) {
 	for i := range 100 {
 		hour := Key{Class: "GET", User: strconv.Itoa(i), Window: limits.Hour}
 		begin := at.Unix() / 3600 * 3600
-		w.Observe(at, "a", hour, begin, 1, 1) // spent, and so of interest for the rest of the hour
-		w.Observe(at, "b", alice, at.Unix(), 1, 10)
+		w.Observe(at, "a", hour, begin, 1, limits.Rate{Max: 1}) // spent, and so of interest for the rest of the hour
+		w.Observe(at, "b", alice, at.Unix(), 1, limits.Rate{Max: 10})
 		if w.WatchedKeys() > 10 {
 			t.Fatalf("%d keys are watched, want 10 at most", w.WatchedKeys())
 		}
 	}
 	w.Decisions()
 	at = at.Add(watchSpan)
-	w.Observe(at, "b", alice, at.Unix(), 1, 10)
-	w.Observe(at, "a", alice, at.Unix(), 9, 10)
+	w.Observe(at, "b", alice, at.Unix(), 1, limits.Rate{Max: 10})
+	w.Observe(at, "a", alice, at.Unix(), 9, limits.Rate{Max: 10})
 	if hints, _ := w.Decisions(); len(hints) != 1 || hints[0].Instances != 2 {
 		t.Errorf("hints = %+v, want one that both instances share alice", hints)
 	}

@@ -60,6 +60,7 @@ type bucket struct {
 // those that say that they are of the following one.
 type window struct {
 	start    int64 // at which it begins
+	ends     int64 // at which it is over, and the next one begins
 	limit    int   // requests that may be admitted in it; with a burst, what the pool said of it
 	admitted int   // requests admitted here
 	total    int   // handed out by the pool to all agents, as last heard
@@ -134,7 +135,7 @@ func (b *bucket) target(now int64, instances int) int {
 		cool := b.rate.Max / part
 		// What an agent that is killed holds is lost until the window ends.
 		if b.longWindow() {
-			cool = min(cool, max(longLease, cool/int(b.length()/second)))
+			cool = min(cool, max(longLease, cool/int(b.rate.Window.Seconds())))
 		}
 		n = max(n, cool)
 	}
@@ -145,16 +146,10 @@ func (b *bucket) target(now int64, instances int) int {
 // have them yet, and without them a request would be refused below the limit.
 func (b *bucket) reclaim() { b.balance, b.back = b.balance+b.back, 0 }
 
-func (b *bucket) longWindow() bool { return b.length() > second }
-
-// length is the window's, ns.
-func (b *bucket) length() int64 { return b.rate.Window.Seconds() * second }
+func (b *bucket) longWindow() bool { return b.key.Window != limits.Second }
 
 // end is when the window is over, ns.
-func (b *bucket) end() int64 { return b.start*second + b.length() }
-
-// following is the second at which the next window begins.
-func (b *bucket) following() int64 { return b.start + b.length()/second }
+func (b *bucket) end() int64 { return b.ends * second }
 
 // emptyAsk makes an Ask of nothing yet, about a window that begins at a second.
 func (a *Agent) emptyAsk(b *bucket, sec int64) Ask {
@@ -168,12 +163,6 @@ func (a *Agent) ceiling(b *bucket, sec int64) int {
 		return b.rate.Max
 	}
 	return a.fleet.ceiling(b.rate.Max, sec)
-}
-
-// windowStart is the second at which the window begins that a time is in.
-func windowStart(now int64, w limits.Window) int64 {
-	sec := now / second
-	return sec - sec%w.Seconds()
 }
 
 type user struct {

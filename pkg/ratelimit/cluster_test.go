@@ -141,16 +141,33 @@ func TestClusterVariants(t *testing.T) {
 }
 
 // per returns the limits of GET: over a second, a minute and an hour; 0 is none.
-func per(second, burst, minute, hour int) (rates []limits.Rate) {
-	for w, n := range []int{second, minute, hour} {
+// berlin has days and months that begin 2800 s after simulation.Start, with a minute and an hour.
+var berlin = func() *limits.Calendar {
+	zone, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		panic(err)
+	}
+	return limits.NewCalendar(zone, 0, 15)
+}()
+
+func per(second, burst, minute, hour int, dayAndMonth ...int) (rates []limits.Rate) {
+	for w, n := range append([]int{second, minute, hour}, dayAndMonth...) {
 		if n > 0 {
-			rates = append(rates, limits.Rate{Class: "GET", Window: limits.Windows[w], Max: n})
+			rates = append(rates, rateOf("GET", limits.Windows[w], n))
 		}
 	}
 	if second > 0 {
 		rates[0].Burst = burst
 	}
 	return rates
+}
+
+func rateOf(class string, w limits.Window, n int) limits.Rate {
+	r := limits.Rate{Class: class, Window: w, Max: n}
+	if w >= limits.Day {
+		r.Calendar = berlin
+	}
+	return r
 }
 
 // TestClusterCountsOnce stops the pool for five seconds, after which it hears all that
@@ -235,7 +252,7 @@ func TestClusterStandstill(t *testing.T) {
 	}
 }
 
-// TestClusterWindowInvariants runs random sets of limits over the end of an hour,
+// TestClusterWindowInvariants runs random sets of limits over the end of an hour, a day and a month,
 // with agents that come and go, and over bad links. See Agent.Timeout.
 func TestClusterWindowInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -243,9 +260,10 @@ func TestClusterWindowInvariants(t *testing.T) {
 		perSecond := rapid.SampledFrom([]int{0, 0, 5, 50, 300}).Draw(t, "second")
 		var rates []limits.Rate
 		for _, class := range []string{"GET", limits.All} {
-			for w, n := range []int{perSecond, rapid.SampledFrom([]int{0, 1, 10, 200}).Draw(t, "minute"), rapid.SampledFrom([]int{0, 10, 400}).Draw(t, "hour")} {
+			for w, n := range []int{perSecond, rapid.SampledFrom([]int{0, 1, 10, 200}).Draw(t, "minute"), rapid.SampledFrom([]int{0, 10, 400}).Draw(t, "hour"),
+				rapid.SampledFrom([]int{0, 0, 20, 500}).Draw(t, "day"), rapid.SampledFrom([]int{0, 0, 30, 600}).Draw(t, "month")} {
 				if n > 0 {
-					rates = append(rates, limits.Rate{Class: class, Window: limits.Windows[w], Max: n})
+					rates = append(rates, rateOf(class, limits.Windows[w], n))
 				}
 			}
 			for i, r := range rates {
@@ -300,8 +318,8 @@ func TestClusterWindowInvariants(t *testing.T) {
 	})
 }
 
-// TestClusterWindows has limits over minutes and hours, alone and together. The
-// simulation begins 20 s into a minute and 800 s into an hour.
+// TestClusterWindows has limits over minutes, hours, days and months, alone and together. The
+// simulation begins 20 s into a minute and 800 s into an hour, or 30 s before a day and a month end.
 func TestClusterWindows(t *testing.T) {
 	for _, l := range []struct {
 		name   string
@@ -315,13 +333,20 @@ func TestClusterWindows(t *testing.T) {
 		{"a minute used below its limit", per(0, 0, 3000, 0), 40, false},
 		{"all of them", per(20, 0, 600, 900), 50, true},
 		{"a burst, a minute and an hour", per(10, 100, 500, 800), 30, true},
+		{"a day", per(0, 0, 0, 0, 800), 40, true},
+		{"a month of many", per(0, 0, 0, 0, 0, 5000), 200, true},
+		{"a second, a day and a month", per(20, 0, 0, 0, 600, 900), 50, true},
 	} {
 		for _, agents := range []int{1, 4} {
 			t.Run(fmt.Sprintf("%s/%d agents", l.name, agents), func(t *testing.T) {
-				c := scenario{
+				s := scenario{
 					seed: 8, agents: agents, rates: l.rates, seconds: 75, flush: 20 * time.Millisecond,
 					load: even(agents, l.load), rtt: time.Millisecond,
-				}.run()
+				}
+				if l.rates[len(l.rates)-1].Window >= limits.Day {
+					s.begin = 2770 * time.Second
+				}
+				c := s.run()
 				c.check(t, 1, 0.97)
 				refused := 0
 				for _, n := range c.refused {

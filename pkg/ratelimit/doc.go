@@ -1,5 +1,5 @@
 // Package ratelimit decides which requests of a user a cluster of agents admits
-// in each second, minute and hour, so that all agents together admit the user's
+// in each second, minute, hour, day and month, so that all agents together admit the user's
 // limits and not one request more.
 //
 // The pool (Take) holds what is left of one key's window. Every Agent
@@ -20,7 +20,7 @@
 // admits of cool keys, and while an agent cannot reach the pool. An agent that is
 // alone, or has lost the pool, counts seconds by itself and waits for nothing.
 //
-// Minutes and hours outlast agents, and their memory of users. So an agent that is
+// Longer windows outlast agents, and their memory of users. So an agent that is
 // alone leases them too, one that leaves gives back what it holds, and what one
 // admits while the pool is lost it reports afterwards. What an agent holds when it is
 // killed, a few tokens of each user with requests in its last 50 ms, is lost until the
@@ -35,6 +35,6 @@
 // A burst is what is saved of seconds before; its pool is an Account.
 //
 // Times are of the cluster's clock (the pool's); windows are whole seconds, minutes
-// and hours of it. Times that run backwards are taken for the latest window seen,
+// and hours of it, and the days and months of a limits.Calendar. Times that run backwards are taken for the latest window seen,
 // until they are a second behind it.
 package ratelimit

@@ -54,7 +54,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 			}
 		}
 	// The answer to what nextAsk asked for: the bucket has not advanced yet.
-	case ask.WindowStart == b.following() && wanted:
+	case ask.WindowStart == b.ends && wanted:
 		b.next += g.Tokens
 	default:
 		a.giveBack(ask, g.Tokens)

@@ -36,8 +36,7 @@ func (a *Agent) Left(at time.Time, name string, rates []limits.Rate) (left int, 
 // current reports whether a time is in the bucket's window. As in advanceWindow, a clock that
 // runs back a little stays in it.
 func (b *bucket) current(now int64) bool {
-	in := now - b.start*second
-	return in >= -second && in < b.length()
+	return now >= (b.start-1)*second && now < b.end()
 }
 
 func (a *Agent) remaining(b *bucket) int {

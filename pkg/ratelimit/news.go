@@ -76,21 +76,20 @@ func (a *Agent) MarkHot(at time.Time, k Key, until time.Time, sharers int) {
 // at once, if the window is a second.
 func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
 	now := at.UnixNano()
-	if sec != windowStart(now, k.Window) {
-		// It came too late, or by another clock.
-		return
-	}
 	b := a.findBucket(&k)
-	switch {
-	// HAProxy may admit requests of users whom nobody asks about here: without an entry it would go on.
-	case b == nil && k.Window == limits.Second:
-		a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: k, WindowStart: sec, Limit: limit})
-		return
-	case b == nil:
-		// The pool says so itself, should there be requests.
+	if b == nil {
+		// HAProxy may admit requests of users whom nobody asks about here: without an entry it would go on. Of longer
+		// windows the pool says so itself, should there be requests.
+		if k.Window == limits.Second && sec == now/second {
+			a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: k, End: sec + 1, Limit: limit})
+		}
 		return
 	}
 	a.advanceWindow(b, now)
+	if sec != b.start {
+		// It came too late, or by another clock.
+		return
+	}
 	// Noted here and acted on by applyThrottle: tokens that are in hand or on their way are still used.
 	b.throttle = true
 	b.reclaim()

@@ -97,7 +97,7 @@ func (a *Agent) admittedByHAProxy(b *bucket) int {
 // needed of it.
 func (a *Agent) nextAsk(b *bucket, now int64) Ask {
 	// Asked ahead, so that what is given back is there for others when the second begins.
-	p, sec := &b.portion, b.following()
+	p, sec := &b.portion, b.ends
 	ask := a.emptyAsk(b, sec)
 	ask.Instances = a.sharers(b)
 	own, want := 0, 0
@@ -137,7 +137,7 @@ func (a *Agent) holdsPortion(b *bucket, now int64) bool {
 // nextMatters reports whether there is something to ask or to say about the next window
 // ahead of it.
 func (a *Agent) nextMatters(b *bucket, now int64) bool {
-	return a.active(b, now) || b.portion.recalled(b.following())
+	return a.active(b, now) || b.portion.recalled(b.ends)
 }
 
 // rollPortion begins a second. The portion of a key that is about to be forgotten is left

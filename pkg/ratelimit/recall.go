@@ -123,7 +123,7 @@ func (a *Agent) countSpentCredit(b *bucket, sec int64, spent int) {
 func (a *Agent) addTokens(b *bucket, sec int64, tokens int) {
 	if sec == b.start {
 		b.balance += tokens
-	} else if sec == b.following() {
+	} else if sec == b.ends {
 		b.next += tokens
 	}
 }

@@ -49,30 +49,31 @@ func (a *Agent) workDue() int64 {
 // A clock that runs back a little stays in its window; one that was set back
 // begins anew.
 func (a *Agent) advanceWindow(b *bucket, now int64) {
-	if in := now - b.start*second; in >= -second && in < b.length() {
+	if b.current(now) {
 		// Within a long window a clock may be set back by minutes: then what is due would wait for so long.
 		if b.longWindow() && now < b.arrivals.last-second {
 			a.setBack(b, now)
 		}
 		return
 	}
-	current := windowStart(now, b.key.Window)
+	current, ends := b.rate.Bounds(now / second)
 	if current < b.start {
 		a.setBack(b, now)
 	}
 	// Tokens asked for ahead are of the next window only: after a pause they are of one that is gone.
 	next := 0
-	if current == b.following() {
+	if current == b.ends {
 		next, b.next = b.next, 0
 	}
 	// What was left of the last second is kept for requests that were on their way when it ended.
 	before := 0
-	if current == b.following() {
+	if current == b.ends {
 		before = b.limit - b.admitted
 	}
 	a.closeWindow(b)
 	b.clearWindow()
-	b.start, b.balance, b.portion.before = current, next, before
+	b.start, b.ends = current, ends
+	b.balance, b.portion.before = next, before
 	// After the window is set: the portion belongs to the new second.
 	a.rollPortion(b, now)
 	// It is at most that, until the pool is heard of.
@@ -100,12 +101,12 @@ func (a *Agent) closeWindow(b *bucket) {
 		a.report(a.makeReport(b))
 	}
 	// Of a window that has not begun, others may use them.
-	a.giveBack(a.emptyAsk(b, b.following()), b.next)
+	a.giveBack(a.emptyAsk(b, b.ends), b.next)
 }
 
 // clearWindow begins a window in which nothing has happened.
 func (b *bucket) clearWindow() {
-	b.window = window{start: b.start, limit: b.limit}
+	b.window = window{start: b.start, ends: b.ends, limit: b.limit}
 	b.lease, b.ledger, b.shortage = lease{}, ledger{}, shortage{}
 }
 
@@ -187,7 +188,7 @@ func (a *Agent) schedule(b *bucket, now int64) {
 		}
 	}
 	// Something is to be said or decided when the window ends, although no request may come.
-	if b.balance+b.next+b.debt > 0 || b.spent || b.waiting > 0 || b.portion.recalled(b.following()) {
+	if b.balance+b.next+b.debt > 0 || b.spent || b.waiting > 0 || b.portion.recalled(b.ends) {
 		due = min(due, end)
 	}
 	a.agenda.Put(b, max(due, now))

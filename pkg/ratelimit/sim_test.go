@@ -89,6 +89,12 @@ func (p pools) take(at time.Time, ask ratelimit.Ask) (g ratelimit.Grant) {
 	return g
 }
 
+// startOf is when a limit's window begins that a second is in.
+func startOf(r limits.Rate, second int64) int64 {
+	begin, _ := r.Bounds(second)
+	return begin
+}
+
 // scenario describes one run.
 type scenario struct {
 	seed    uint64
@@ -374,7 +380,7 @@ func (c *cluster) verdict(a *agent, v ratelimit.Verdict, rates []limits.Rate) {
 		return
 	}
 	for _, r := range rates {
-		c.count(keyOf(r), v.Second-v.Second%r.Window.Seconds())
+		c.count(keyOf(r), startOf(r, v.Second))
 	}
 	c.lend(a)
 }
@@ -425,7 +431,7 @@ func (c *cluster) pump(a *agent) {
 			if n.Lift {
 				delete(a.native, n.Key)
 			} else {
-				a.native[n.Key] = entry{n.End(), c.Now.Add(ratelimit.RefuseFor)}
+				a.native[n.Key] = entry{n.End, c.Now.Add(ratelimit.RefuseFor)}
 			}
 		})
 	}
@@ -543,7 +549,7 @@ func (c *cluster) usage(a *agent, ask ratelimit.Ask, g ratelimit.Grant) {
 		return
 	}
 	c.After(c.delay(), func() {
-		c.watch.Observe(c.Now, fmt.Sprintf("%p", a), ask.Key, ask.WindowStart, g.Total, ask.Limit+ask.Burst)
+		c.watch.Observe(c.Now, fmt.Sprintf("%p", a), ask.Key, ask.WindowStart, g.Total, limits.Rate{Max: ask.Limit, Burst: ask.Burst, Calendar: berlin})
 		hints, throttles := c.watch.Decisions()
 		if len(hints)+len(throttles) == 0 {
 			return
@@ -621,14 +627,14 @@ func (c *cluster) mean() float64 {
 			if r.Class != last.Class {
 				continue
 			}
-			k := poolKey{sec - sec%r.Window.Seconds(), keyOf(r)}
+			k := poolKey{startOf(r, sec), keyOf(r)}
 			if _, seen := left[k]; !seen {
 				left[k] = r.Max + credit[i]
 			}
 			n = min(n, left[k])
 		}
 		for i, r := range c.rates {
-			k := poolKey{sec - sec%r.Window.Seconds(), keyOf(r)}
+			k := poolKey{startOf(r, sec), keyOf(r)}
 			left[k] -= n
 			credit[i] = min(r.Burst, left[k])
 		}
@@ -646,7 +652,7 @@ func (c *cluster) wronged() float64 {
 	in := make(map[poolKey]int)
 	for sec, n := range c.offered {
 		for _, r := range c.rates {
-			in[poolKey{sec - sec%r.Window.Seconds(), keyOf(r)}] += n
+			in[poolKey{startOf(r, sec), keyOf(r)}] += n
 		}
 	}
 	var refused, offered int
@@ -654,7 +660,7 @@ func (c *cluster) wronged() float64 {
 	for sec, n := range c.offered {
 		below := true
 		for _, r := range c.rates {
-			below = below && (r.Class != last.Class || 10*in[poolKey{sec - sec%r.Window.Seconds(), keyOf(r)}] < 9*r.Max)
+			below = below && (r.Class != last.Class || 10*in[poolKey{startOf(r, sec), keyOf(r)}] < 9*r.Max)
 		}
 		if below {
 			refused += c.refused[sec]

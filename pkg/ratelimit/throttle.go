@@ -16,12 +16,12 @@ func (a *Agent) throttleNow(b *bucket, now int64) {
 
 func (a *Agent) refuseInHAProxy(b *bucket, now int64) {
 	b.refusing, b.refusingAt = true, now
-	a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: b.key, WindowStart: b.start, Limit: b.rate.Max})
+	a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: b.key, End: b.ends, Limit: b.rate.Max})
 }
 
 func (a *Agent) liftRefusal(b *bucket) {
 	b.refusing = false
-	a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: b.key, WindowStart: b.start, Limit: b.rate.Max, Lift: true})
+	a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: b.key, End: b.ends, Limit: b.rate.Max, Lift: true})
 }
 
 func (a *Agent) markSpent(b *bucket, now int64) {

@@ -137,7 +137,7 @@ func (a *Agent) overdue(w *Waiting, now int64) (*bucket, cause.Cause) {
 		// All agents together then admit the limit at most, or one request each if that is more.
 		part := max(1, (b.rate.Max-b.portion.reserve)/a.serving(b, now))
 		switch {
-		case b.longWindow() && b.owed >= min(part, max(1, part/int(b.length()/second))):
+		case b.longWindow() && b.owed >= min(part, max(1, part/int(b.rate.Window.Seconds()))):
 			return b, cause.RedisLate
 		case !b.longWindow() && b.admitted >= part && b.unleased > 0:
 			return b, cause.RedisLate
@@ -197,7 +197,8 @@ func (a *Agent) restore(b *bucket, sec, now int64) {
 	switch {
 	case sec < b.start:
 		// The window is over: what was spent is in its report.
-		a.giveBack(a.emptyAsk(b, sec-sec%(b.length()/second)), 1)
+		begin, _ := b.rate.Bounds(sec)
+		a.giveBack(a.emptyAsk(b, begin), 1)
 		return
 	case b.admitted == 0:
 		// It began anew meanwhile, as with a limit that has another pool.

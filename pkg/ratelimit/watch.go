@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 const (
@@ -39,6 +41,7 @@ type Hint struct {
 type Throttle struct {
 	Key         Key
 	WindowStart int64 // at which the window begins
+	End         int64 // at which it is over
 	Limit       int
 }
 
@@ -82,15 +85,18 @@ func NewWatch(strict bool) *Watch {
 }
 
 // Observe takes the pool's total for a key and the window that begins at a second,
-// as it was after an instance had asked, and the most that the key's limit lets it
-// come to: with the burst, if there is one (0 means not limited).
-func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, limit int) {
-	now := at.UnixNano()
-	end := sec + k.Window.Seconds()
+// as it was after an instance had asked, and the key's limit; that of a zero Rate is
+// not limited.
+func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total int, rate limits.Rate) {
+	now, limit := at.UnixNano(), rate.Max+rate.Burst
+	// It is not limited, or from another clock.
+	if limit <= 0 || sec > now/second+1 {
+		return
+	}
 	// A window that does not begin where windows do, or is long over, is of a clock that is wrong: what it
 	// says would throttle users in a second that others count.
-	if limit <= 0 || sec%k.Window.Seconds() != 0 || end < now/second || sec > now/second+1 {
-		// It is not limited, or from another clock.
+	begin, end := rate.Calendar.Bounds(k.Window, sec)
+	if sec != begin || end < now/second {
 		return
 	}
 	o := w.watched(k, now)
@@ -111,7 +117,7 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 	// Once for each window: the throttle lasts until it ends.
 	if total >= limit && o.throttled < sec {
 		o.throttled, o.over = sec, end*second
-		w.spent = append(w.spent, Throttle{Key: k, WindowStart: sec, Limit: limit})
+		w.spent = append(w.spent, Throttle{Key: k, WindowStart: sec, End: end, Limit: limit})
 	}
 }
 

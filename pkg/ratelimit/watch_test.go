@@ -13,7 +13,9 @@ func TestWatch(t *testing.T) {
 	get := ratelimit.Key{Class: "GET", User: "u"}
 	put := ratelimit.Key{Class: "PUT", User: "u"}
 	long := ratelimit.Key{Class: "GET", User: "u", Window: limits.Minute}
+	day := ratelimit.Key{Class: "GET", User: "u", Window: limits.Day}
 	s := t0.Unix()
+	midnight := s - s%86400
 	m := s - 20 // the minute's beginning
 	type step struct {
 		at       int // ms
@@ -23,6 +25,7 @@ func TestWatch(t *testing.T) {
 		second   int64
 		total    int
 		limit    int
+		calendar *limits.Calendar
 		hints    []ratelimit.Hint
 		spent    []ratelimit.Throttle
 	}
@@ -30,7 +33,7 @@ func TestWatch(t *testing.T) {
 		return []ratelimit.Hint{{Key: k, Until: ms(at + 3000), Instances: instances}}
 	}
 	spent := func(k ratelimit.Key, sec int64) []ratelimit.Throttle {
-		return []ratelimit.Throttle{{Key: k, WindowStart: sec, Limit: 10}}
+		return []ratelimit.Throttle{{Key: k, WindowStart: sec, End: sec + k.Window.Seconds(), Limit: 10}}
 	}
 	tests := []struct {
 		name   string
@@ -92,10 +95,16 @@ func TestWatch(t *testing.T) {
 		{"a minute that begins in between is none", false, []step{
 			{at: 0, instance: "a", key: long, second: s, total: 10, limit: 10},
 		}},
+		{"nor is a day by another calendar", false, []step{
+			{at: 0, instance: "a", key: day, second: midnight, total: 10, limit: 10, calendar: berlin},
+			{at: 0, instance: "a", key: day, second: midnight - 3600, total: 10, limit: 10, calendar: berlin, hints: hint(day, 0, 0),
+				spent: []ratelimit.Throttle{{Key: day, WindowStart: midnight - 3600, End: midnight + 23*3600, Limit: 10}}},
+		}},
 		{"nor is one that is over, or of the future", false, []step{
 			{at: 0, instance: "a", key: long, second: m - 60, total: 10, limit: 10},
 			{at: 0, instance: "a", key: long, second: m + 60, total: 10, limit: 10},
 			{at: 0, instance: "a", key: long, second: 1<<63 - 4, total: 10, limit: 10},
+			{at: 0, instance: "a", key: day, second: 1<<63 - 4, total: 10, limit: 10},
 		}},
 		{"the second asked for ahead of its time is watched", false, []step{
 			{at: 990, instance: "a", key: get, second: s + 1, total: 10, limit: 10, hints: hint(get, 990, 0), spent: spent(get, s+1)},
@@ -108,7 +117,7 @@ func TestWatch(t *testing.T) {
 				if st.forget {
 					w.Forget(ms(st.at))
 				}
-				w.Observe(ms(st.at), st.instance, st.key, st.second, st.total, st.limit)
+				w.Observe(ms(st.at), st.instance, st.key, st.second, st.total, limits.Rate{Max: st.limit, Calendar: st.calendar})
 				hints, spent := w.Decisions()
 				if diff := cmp.Diff(st.hints, hints); diff != "" {
 					t.Errorf("step %d: hints (-want +got):\n%s", i, diff)
@@ -124,10 +133,10 @@ func TestWatch(t *testing.T) {
 func TestWatchForgets(t *testing.T) {
 	w := ratelimit.NewWatch(false)
 	k := ratelimit.Key{Class: "GET", User: "u"}
-	w.Observe(ms(0), "gone", k, t0.Unix(), 1, 10)
-	w.Observe(ms(2000), "here", k, t0.Unix()+2, 1, 10)
+	w.Observe(ms(0), "gone", k, t0.Unix(), 1, limits.Rate{Max: 10})
+	w.Observe(ms(2000), "here", k, t0.Unix()+2, 1, limits.Rate{Max: 10})
 	w.Forget(ms(3500))
-	w.Observe(ms(3500), "here", k, t0.Unix()+3, 10, 10)
+	w.Observe(ms(3500), "here", k, t0.Unix()+3, 10, limits.Rate{Max: 10})
 	if hints, _ := w.Decisions(); len(hints) != 1 || hints[0].Instances != 1 {
 		t.Errorf("hints = %v, want one with one instance", hints)
 	}
@@ -151,7 +160,7 @@ func TestWatchHintsOfManyAgents(t *testing.T) {
 		{1, "a", 1}, {2, "b", 0}, {501, "c", 1}, // three: a newcomer
 		{502, "d", 0}, {503, "e", 0}, {1002, "f", 0}, {2001, "f", 1}, // six: after hintGap
 	} {
-		w.Observe(ms(step.at), step.instance, k, t0.Unix()+int64(step.at/1000), 2, 2)
+		w.Observe(ms(step.at), step.instance, k, t0.Unix()+int64(step.at/1000), 2, limits.Rate{Max: 2})
 		if hints, _ := w.Decisions(); len(hints) != step.hints {
 			t.Errorf("%d ms: %d hints, want %d", step.at, len(hints), step.hints)
 		}
@@ -161,7 +170,7 @@ func TestWatchHintsOfManyAgents(t *testing.T) {
 func TestWatchDecisionsAreSorted(t *testing.T) {
 	w := ratelimit.NewWatch(false)
 	for _, k := range []ratelimit.Key{{Class: "PUT", User: "b"}, {Class: "GET", User: "b"}, {Class: "PUT", User: "a"}} {
-		w.Observe(t0, "i", k, t0.Unix(), 10, 10)
+		w.Observe(t0, "i", k, t0.Unix(), 10, limits.Rate{Max: 10})
 	}
 	want := []ratelimit.Key{{Class: "PUT", User: "a"}, {Class: "GET", User: "b"}, {Class: "PUT", User: "b"}}
 	hints, spent := w.Decisions()

@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -82,8 +83,7 @@ func (r *rig) admitted(n int, every time.Duration) (admitted int) {
 }
 
 func (r *rig) total(w limits.Window) int {
-	sec := r.at.Unix()
-	return r.totals[poolKey{sec - sec%w.Seconds(), ratelimit.Key{Class: "GET", User: "u", Window: w}}]
+	return r.totals[poolKey{startOf(limits.Rate{Window: w, Calendar: berlin}, r.at.Unix()), ratelimit.Key{Class: "GET", User: "u", Window: w}}]
 }
 
 // told are the natives since the last call.
@@ -161,8 +161,7 @@ func TestAgentLongWindows(t *testing.T) {
 		want := func(name string, window limits.Window, n int) {
 			t.Helper()
 			v := r.request()
-			sec := r.at.Unix()
-			begin := sec - sec%window.Seconds()
+			begin := startOf(limits.Rate{Window: window}, r.at.Unix())
 			if v.Allowed || v.Limit != (limits.Rate{Class: "GET", Window: window, Max: n}) || v.Second != begin || v.End() != begin+window.Seconds() {
 				t.Errorf("%s: %+v until %d, want refused by %d a %v from %d on", name, v, v.End(), n, window, begin)
 			}
@@ -177,6 +176,74 @@ func TestAgentLongWindows(t *testing.T) {
 		r.pass(time.Minute)
 		r.admitted(2, time.Millisecond)
 		want("all of them", limits.Hour, 5)
+	})
+}
+
+// TestAgentCalendar spends days and months, among them days of 23 and 25 hours, and begins the next ones.
+func TestAgentCalendar(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		calendar  *limits.Calendar
+		window    limits.Window
+		at        string // a time of the first window, of UTC
+		end, next string // the ends of this window and of the next
+	}{
+		{"days of UTC", nil, limits.Day, "2026-03-01 12:00", "2026-03-02 00:00", "2026-03-03 00:00"},
+		{"months of UTC", nil, limits.Month, "2026-02-10 12:00", "2026-03-01 00:00", "2026-04-01 00:00"},
+		{"a day of 23 hours, and one of 24", berlin, limits.Day, "2026-03-28 23:00", "2026-03-29 22:00", "2026-03-30 22:00"},
+		{"a day of 25 hours", berlin, limits.Day, "2026-10-24 22:30", "2026-10-25 23:00", "2026-10-26 23:00"},
+		{"a month in which clocks are set forward", berlin, limits.Month, "2026-03-20 12:00", "2026-04-14 22:00", "2026-05-14 22:00"},
+	} {
+		for _, agents := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s/%d agents", tt.name, agents), func(t *testing.T) {
+				at := func(s string) time.Time {
+					when, err := time.Parse("2006-01-02 15:04", s)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return when
+				}
+				r := newRig(agents, []limits.Rate{{Class: "GET", Window: tt.window, Max: 5, Calendar: tt.calendar}})
+				jump := func(when time.Time) { // without the ticks between
+					r.at = when
+					r.Tick(r.at)
+					r.talk()
+				}
+				spend := func(end time.Time) {
+					t.Helper()
+					if n := r.admitted(9, 5*time.Millisecond); n != 5 {
+						t.Errorf("admitted %d, want 5", n)
+					}
+					if told := r.told(); len(told) != 1 || told[0].End != end.Unix() {
+						t.Errorf("HAProxy was told %+v, want to refuse until %d", told, end.Unix())
+					}
+					for _, when := range []time.Time{r.at.Add(time.Minute), end.Add(-10 * time.Second)} {
+						jump(when)
+						if v := r.request(); v.Allowed || v.End() != end.Unix() {
+							t.Errorf("at %v: %+v until %d, want refused until %d", when.UTC(), v, v.End(), end.Unix())
+						}
+					}
+					r.told()
+				}
+				jump(at(tt.at))
+				r.restart(agents)
+				spend(at(tt.end))
+				jump(at(tt.end))
+				spend(at(tt.next))
+			})
+		}
+	}
+	t.Run("another calendar", func(t *testing.T) {
+		r := newRig(2, per(0, 0, 0, 0, 10))
+		r.admitted(4, time.Millisecond)
+		r.rates[0].Calendar = nil
+		// The day began at another time, so this is another pool.
+		if n := r.admitted(20, time.Millisecond); n != 10 {
+			t.Errorf("admitted %d by the new calendar, want 10", n)
+		}
+		if n := r.total(limits.Day); n != 4 {
+			t.Errorf("the old day has %d, want the 4 that were admitted in it", n)
+		}
 	})
 }
 
@@ -208,8 +275,8 @@ func TestAgentLeavesNothingBehind(t *testing.T) {
 
 // TestAgentLongNative follows what HAProxy is told of a spent minute.
 func TestAgentLongNative(t *testing.T) {
-	refuse := ratelimit.TableEntry{Key: minute, WindowStart: h0.Unix(), Limit: 5}
-	lift := ratelimit.TableEntry{Key: minute, WindowStart: h0.Unix(), Limit: 5, Lift: true}
+	refuse := ratelimit.TableEntry{Key: minute, End: h0.Unix() + 60, Limit: 5}
+	lift := ratelimit.TableEntry{Key: minute, End: h0.Unix() + 60, Limit: 5, Lift: true}
 	spent := func() *rig {
 		r := newRig(2, per(0, 0, 5, 0))
 		r.admitted(6, time.Millisecond)
@@ -224,9 +291,6 @@ func TestAgentLongNative(t *testing.T) {
 	t.Run("refuse, until the minute ends, without polygen", func(t *testing.T) {
 		r := spent()
 		want(t, "spent", r.told(), refuse)
-		if end := refuse.End(); end != h0.Unix()+60 {
-			t.Errorf("End() = %d, want %d", end, h0.Unix()+60)
-		}
 	})
 	t.Run("again when requests come through, but not for each of them", func(t *testing.T) {
 		r := spent()

@@ -74,7 +74,7 @@ costs:
   tokens:
     estimate: {json: max_tokens, default: 1000}
     actual: {json: usage.total_tokens}
-    day_starts: "%s"
+windows: {day_starts: "%s"}
 tiers:
   free: {costs: {tokens: {day: %d}}}
 `, starts, limit)})

@@ -165,7 +165,7 @@ func (a *agent) carryOut() {
 	}
 	h := a.edge.haproxy
 	for _, n := range tokens.TableEntries {
-		until := a.haproxySecond(n.End())
+		until := a.haproxySecond(n.End)
 		h.after(time.Millisecond, func() {
 			if n.Lift {
 				delete(h.throttle, n.Key)

@@ -250,7 +250,7 @@ func drawLimits(r *rand.Rand) userLimits {
 	l := userLimits{rates: []limits.Rate{{Class: "GET", Max: second}}, concurrent: []int{1, 2, 3, 8, 30}[r.IntN(5)]}
 	switch r.IntN(4) {
 	case 0:
-		l.rates = append(l.rates, limits.Rate{Class: "GET", Window: limits.Minute, Max: second * (2 + r.IntN(10))})
+		l.rates = append(l.rates, limits.Rate{Class: "GET", Window: limits.Windows[1+second%4], Max: second * (2 + r.IntN(10))})
 	case 1:
 		l.rates[0].Burst = second * (1 + r.IntN(3))
 	}

@@ -146,7 +146,8 @@ func (j *judge) admitted(e *edge, r *request) {
 	j.passed++
 	w := j.world
 	for _, rate := range w.users[r.user].rates {
-		p := pool{r.token.Second - r.token.Second%rate.Window.Seconds(), keyOf(r.user, rate)}
+		begin, _ := rate.Bounds(r.token.Second)
+		p := pool{begin, keyOf(r.user, rate)}
 		a := j.admits[p]
 		if a == nil {
 			a = &admissions{first: w.since()}
@@ -415,7 +416,7 @@ func (w *world) left() bool {
 func (w *world) aloneBySecond(user int, l userLimits, until func(time.Duration) bool) bool {
 	rate := l.rates[0]
 	if len(l.rates) > 1 {
-		return true // the minute may be used up
+		return true // the longer window may be used up
 	}
 	e := w.edges[int(w.seed%uint64(w.instances))]
 	// From the beginning of a second of the cluster's on.

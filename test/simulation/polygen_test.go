@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -101,10 +102,10 @@ func (w *world) report(hear func(p *polygen)) {
 
 func (p *polygen) usage(instance string, entries []redisbus.UsageEntry) {
 	for _, u := range entries {
-		limit := 0
+		var limit limits.Rate
 		for _, r := range p.world.users[userNumber(u.Key.User)].rates {
 			if r.Window == u.Key.Window {
-				limit = r.Max + r.Burst
+				limit = r
 			}
 		}
 		p.rates.Observe(p.now(), instance, u.Key, u.Second, u.Total, limit)

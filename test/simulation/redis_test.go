@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -92,7 +93,7 @@ func (s *stored) takeOne(at time.Time, ask ratelimit.Ask, again bool) (g ratelim
 	switch {
 	case 2*g.Total >= ask.Limit:
 		return g, changed || ask.Untold && g.Tokens < ask.Need
-	case ask.Key.Window.Seconds() > 1 && changed:
+	case ask.Key.Window != limits.Second && changed:
 		return g, before == 0 || !there || 32*g.Total/ask.Limit != 32*before/ask.Limit
 	}
 	return g, false

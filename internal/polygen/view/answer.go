@@ -85,7 +85,7 @@ func (r *record) state(now, since int64) (api.State, []api.Why) {
 	}
 	for l := range r.limits.Rates() {
 		w := r.find(l.Class, l.Window, false)
-		if w == nil || w.throttledUntil() <= since {
+		if w == nil || w.throttledUntil <= since {
 			continue
 		}
 		// A higher limit that came after the throttle ends it, unless as much is used. Use below the old limit means
@@ -93,20 +93,21 @@ func (r *record) state(now, since int64) (api.State, []api.Why) {
 		if l.Burst == 0 && l.Max > w.throttleMax && w.at(w.throttled).Charged < int64(l.Max) {
 			continue
 		}
-		until := answerTime(w.throttledUntil())
+		until := answerTime(w.throttledUntil)
 		add(api.Why{Limit: l.Name(), Reason: api.RequestRate, Cause: tableCause(api.Throttle, l.Mode), Mode: l.Mode.String(), Since: answerTime(w.throttledAt), Until: &until}, api.Throttled)
 	}
 	slices.SortFunc(why, func(a, b api.Why) int { return cmp.Compare(a.Limit, b.Limit) })
 	for c := range r.limits.Costs() {
-		length := c.Window.Seconds()
-		for _, second := range [...]int64{now / int64(time.Second), now/int64(time.Second) - length} {
-			in, end := r.charged(second, c), (c.WindowStart(second)+length)*int64(time.Second)
-			if in.Charged < c.Max || end <= since {
+		second := now / int64(time.Second)
+		for _, second := range [...]int64{second, c.WindowStart(second) - 1} {
+			in := r.charged(second, c)
+			begin, end := c.Bounds(second)
+			if in.Charged < c.Max || end*int64(time.Second) <= since {
 				continue
 			}
-			until := answerTime(end)
+			until := answerTime(end * int64(time.Second))
 			// A limit that was lowered is reached since some time in this window.
-			spentAt := max(in.spentAt, end-length*int64(time.Second))
+			spentAt := max(in.spentAt, begin*int64(time.Second))
 			add(api.Why{Limit: c.Name(), Reason: api.Cost, Mode: c.Mode.String(), Since: answerTime(spentAt), Until: &until}, api.Spent)
 			break
 		}
@@ -123,14 +124,19 @@ func (r *record) limitsOf(now int64, started map[string]float64) []api.Limit {
 	active, moved := r.progressAndBytes(now)
 	for l := range r.limits.Rates() {
 		w := r.find(l.Class, l.Window, false)
-		used, last := w.count(now, 0), w.count(now, 1)
+		used, last := w.counts(now)
 		if l.Window == limits.Second {
 			// The pool counts no request by credit and is reported near the limit only. Reported starts include the
 			// pool's, so the larger number counts, not the sum.
 			starts := int64(math.Round(started[l.Class]))
 			used, last = max(used, starts), max(last, starts)
 		}
-		all = append(all, api.Limit{Name: l.Name(), Max: int64(l.Max), Window: l.Window.Seconds(), Burst: l.Burst, Mode: l.Mode.String(), Used: used, Last: &last})
+		limit := api.Limit{Name: l.Name(), Max: int64(l.Max), Burst: l.Burst, Mode: l.Mode.String(), Used: used, Last: &last}
+		left, resets := max(0, limit.Max-used), time.Time{}
+		if limit.Window, resets = present(l.Bounds(now / int64(time.Second))); l.Window >= limits.Day {
+			limit.Left, limit.Resets = &left, &resets
+		}
+		all = append(all, limit)
 	}
 	for c := range r.limits.Costs() {
 		all = append(all, r.costOf(now, c))
@@ -148,10 +154,16 @@ func (r *record) limitsOf(now int64, started map[string]float64) []api.Limit {
 }
 
 func (r *record) costOf(now int64, c limits.Cost) api.Limit {
-	second, length := now/int64(time.Second), c.Window.Seconds()
-	used, last := r.charged(second, c).Charged, r.charged(second-length, c).Charged
-	left, resets := max(0, c.Max-used), time.Unix(c.WindowStart(second)+length, 0).UTC()
+	second := now / int64(time.Second)
+	used, last := r.charged(second, c).Charged, r.charged(c.Previous(second), c).Charged
+	left := max(0, c.Max-used)
+	length, resets := present(c.Bounds(second))
 	return api.Limit{Name: c.Name(), Unit: c.Unit, Max: c.Max, Window: length, Mode: c.Mode.String(), Used: used, Last: &last, Left: &left, Resets: &resets}
+}
+
+// present is the length of a window in seconds, and its end.
+func present(begin, end int64) (length int64, resets time.Time) {
+	return end - begin, time.Unix(end, 0).UTC()
 }
 
 // rates are the user's requests per second that started and that were refused, by verb and operation class, and all together by
@@ -190,14 +202,16 @@ func (r *record) requestRate(now int64) float64 {
 	}
 	for i := range r.windows {
 		w := &r.windows[i]
-		if w.isCost {
+		// The mean of a day says nothing of now.
+		if w.isCost || w.window >= limits.Day {
 			continue
 		}
-		rate := float64(w.count(now, 1))
+		count, last := w.counts(now)
+		rate := float64(last)
 		if length := w.window.Seconds(); length > 1 {
 			// A sliding window: of the last one the part that reaches back a whole window from now.
 			passed := float64(now)/float64(time.Second) - float64(now/int64(time.Second)/length*length)
-			rate = (float64(w.count(now, 0)) + rate*(1-passed/float64(length))) / float64(length)
+			rate = (float64(count) + rate*(1-passed/float64(length))) / float64(length)
 		}
 		most = max(most, rate)
 	}

@@ -20,7 +20,7 @@ const costly = `version: 1
 default_tier: free
 costs:
   tokens: {estimate: {default: 10}}
-  pages: {estimate: {default: 1}, day_starts: "06:00"}
+  pages: {estimate: {default: 1}}
 tiers:
   free: {requests: {GET: 10}, concurrent: 5, costs: {tokens: {minute: 100, day: 1000}, pages: {day: 10}}}
   pro: {costs: {tokens: {minute: 5000}}}
@@ -51,6 +51,9 @@ func limitOf(u api.User, name string) api.Limit {
 func TestCosts(t *testing.T) {
 	const day = 24 * time.Hour
 	midnight := t0.Add(-8 * time.Hour)
+	early := func(r *rig) {
+		r.Limits(parse(t, replaced(costly, "pages: {day: 10}}}", "pages: {day: 10, month: 50}}}")+"windows: {time_zone: Europe/Berlin, day_starts: \"07:00\", month_starts: 20}\n"))
+	}
 	for _, tt := range []struct {
 		name       string
 		limit      string
@@ -71,16 +74,23 @@ func TestCosts(t *testing.T) {
 		}, 300, 0, 700, midnight.Add(day)},
 		{"the next day", "tokens/day", func(r *rig) { r.charge("alice", "tokens/day", 300); r.wait(16 * time.Hour) }, 0, 300, 1000, midnight.Add(2 * day)},
 		{"the day after that", "tokens/day", func(r *rig) { r.charge("alice", "tokens/day", 300); r.wait(40 * time.Hour) }, 0, 0, 1000, midnight.Add(3 * day)},
-		{"a day with a beginning of its own", "pages/day", func(r *rig) { r.charge("alice", "pages/day", 3) }, 3, 0, 7, midnight.Add(30 * time.Hour)},
-		{"which goes on after midnight", "pages/day", func(r *rig) { r.charge("alice", "pages/day", 3); r.wait(22*time.Hour - 1) }, 3, 0, 7, midnight.Add(30 * time.Hour)},
+		{"a day with a beginning of its own", "pages/day", func(r *rig) { early(r); r.charge("alice", "pages/day", 3) }, 3, 0, 7, midnight.Add(30 * time.Hour)},
+		{"which goes on after midnight", "pages/day", func(r *rig) { early(r); r.charge("alice", "pages/day", 3); r.wait(22*time.Hour - 1) }, 3, 0, 7, midnight.Add(30 * time.Hour)},
 		{"and is heard of after midnight", "pages/day", func(r *rig) {
+			early(r)
 			r.charge("alice", "pages/day", 3)
 			r.wait(20 * time.Hour)
 			r.charge("alice", "pages/day", 4)
 			r.chargeAt(r.now.Add(-day), "alice", "pages/day", 8)
 			r.chargeAt(r.now.Add(day), "alice", "pages/day", 1)
 		}, 4, 8, 6, midnight.Add(30 * time.Hour)},
-		{"and ends", "pages/day", func(r *rig) { r.charge("alice", "pages/day", 3); r.wait(22 * time.Hour) }, 0, 3, 10, midnight.Add(54 * time.Hour)},
+		{"and ends", "pages/day", func(r *rig) { early(r); r.charge("alice", "pages/day", 3); r.wait(22 * time.Hour) }, 0, 3, 10, midnight.Add(54 * time.Hour)},
+		{"a month", "pages/month", func(r *rig) { early(r); r.charge("alice", "pages/month", 55) }, 55, 0, 0, midnight.Add(5*day + 6*time.Hour)},
+		{"and the next one, with its debt", "pages/month", func(r *rig) {
+			early(r)
+			r.charge("alice", "pages/month", 55)
+			r.wait(5 * day)
+		}, 5, 55, 45, midnight.Add(36*day + 6*time.Hour)},
 		{"more than the limit", "tokens/minute", func(r *rig) { r.charge("alice", "tokens/minute", 130) }, 130, 0, 0, t0.Add(time.Minute)},
 		{"which the next window pays", "tokens/minute", func(r *rig) { r.charge("alice", "tokens/minute", 130); r.wait(time.Minute) }, 30, 130, 70, t0.Add(2 * time.Minute)},
 		{"a whole one at most", "tokens/minute", func(r *rig) { r.charge("alice", "tokens/minute", 930); r.wait(time.Minute) }, 100, 930, 0, t0.Add(2 * time.Minute)},
@@ -231,11 +241,11 @@ func TestMostCharged(t *testing.T) {
 	}
 }
 
-// What was charged is kept for a day after it was last heard of, of so many users.
+// What was charged of a day is kept for 25 hours after it was last heard of, of so many users.
 func TestCostsAreForgotten(t *testing.T) {
 	r := newCostRig(t)
 	r.charge("alice", "tokens/day", 300)
-	r.wait(24*time.Hour - 1)
+	r.wait(25*time.Hour - 1)
 	r.Forget(r.now)
 	if used := *limitOf(r.get("alice"), "tokens/day").Last; used != 300 {
 		t.Errorf("%d of yesterday, want 300", used)
@@ -303,7 +313,7 @@ func TestCostsAreThoseOfThePools(t *testing.T) {
 			}
 			for c := range r.set.User("alice").Costs() {
 				if c.Unit == "tokens" {
-					ask.Entries = append(ask.Entries, cost.Entry{Unit: c.Unit, Window: c.Window, Start: c.WindowStart(ask.Second), Limit: c.Max, Change: change})
+					ask.Entries = append(ask.Entries, cost.Entry{Unit: c.Unit, Window: c.Window, Start: c.WindowStart(ask.Second), Before: c.Previous(ask.Second), Limit: c.Max, Change: change})
 				}
 			}
 			pools.Take(ask)

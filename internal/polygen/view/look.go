@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// nearBudget is the part of a day's limit, in per cent, from which a user counts as near it.
+// nearBudget is the part of a day's or month's limit, in per cent, from which a user counts as near it.
 const nearBudget = 80
 
 // TierUnit is a unit that users of a tier have a limit of.
@@ -25,7 +25,7 @@ type Look struct {
 
 	Totals  api.Totals
 	Unknown int // users whom the limit file does not name
-	// Near is how many users have used nearBudget per cent or more of a day's limit that is enforced. Each tier and unit with
+	// Near is how many users have used nearBudget per cent or more of a day's or month's limit that is enforced. Each tier and unit with
 	// a charged user is there.
 	Near map[TierUnit]int
 
@@ -103,14 +103,18 @@ func (l *Look) countCharges(r *record) (any bool) {
 		return false
 	}
 	longest := map[string]limits.Cost{} // of each unit; costs are sorted by window
+	near := map[string]int{}            // 1 for a unit whose day or month is nearly used up
 	for c := range r.limits.Costs() {
 		longest[c.Unit] = c
-		if c.Window == limits.Day && c.Mode == limits.Enforce {
-			l.Near[TierUnit{r.limits.Tier, c.Unit}] += 0
+		if c.Window >= limits.Day && c.Mode == limits.Enforce {
+			near[c.Unit] += 0
 			if 100*r.charged(l.now/int64(time.Second), c).Charged >= nearBudget*c.Max { // see limits.MaxCost
-				l.Near[TierUnit{r.limits.Tier, c.Unit}]++
+				near[c.Unit] = 1
 			}
 		}
+	}
+	for unit, n := range near {
+		l.Near[TierUnit{r.limits.Tier, unit}] += n
 	}
 	for unit, c := range longest {
 		if n := r.charged(l.now/int64(time.Second), c).Charged; n > 0 && l.best[api.ByCost(unit)] != nil {
@@ -122,7 +126,7 @@ func (l *Look) countCharges(r *record) (any bool) {
 
 // maybeLimited is true for all users who are throttled or blocked, and false for most others.
 func (r *record) maybeLimited(since int64) bool {
-	return r.blockedSince != 0 || slices.ContainsFunc(r.windows, func(w window) bool { return w.throttledUntil() > since })
+	return r.blockedSince != 0 || slices.ContainsFunc(r.windows, func(w window) bool { return w.throttledUntil > since })
 }
 
 // Top returns the n users with most who are still known.

@@ -256,7 +256,7 @@ func TestLookInParts(t *testing.T) {
 func BenchmarkLook(b *testing.B) {
 	v := crowd(b, 100_000)
 	for i := range 10_000 {
-		v.Throttled(t0, ratelimit.Throttle{Key: ratelimit.Key{Class: "GET", User: fmt.Sprintf("user-%d", i*10+9)}, WindowStart: t0.Unix()})
+		v.Throttled(t0, ratelimit.Throttle{Key: ratelimit.Key{Class: "GET", User: fmt.Sprintf("user-%d", i*10+9)}, WindowStart: t0.Unix(), End: t0.Unix() + 1})
 	}
 	for b.Loop() {
 		l := v.whole(t0.Add(time.Second))

@@ -10,7 +10,7 @@
 //	charged costs                      what a window was charged beyond its limit is a debt of the next one
 //	the state of a user                blocked before spent before throttled; a limit in a dry run changes no state
 //	too many users                     the one with the oldest report makes room; the number is counted
-//	a user who is quiet                is forgotten after an hour, after costs after a day
+//	a user who is quiet                is forgotten after an hour, or as long as the longest window with a count
 //	a look at all users                works in parts; users who come or go meanwhile are never listed twice
 //
 // A View is pure: the time is an argument. It is not safe for concurrent use.
@@ -36,10 +36,8 @@ const (
 	maxDecisions = 20
 	// refusedSpan is the time in which refusals are counted as one decision.
 	refusedSpan = int64(time.Second)
-	// forgetAfter is how long a record is kept after its last use. A user who was charged is kept for keepCosts: as long as
-	// the longest window.
+	// forgetAfter is how long a record is kept after its last use; longer if it has counts of a longer window.
 	forgetAfter = int64(time.Hour)
-	keepCosts   = int64(24 * time.Hour)
 	// maxSwept bounds the records that Forget looks at, because decisions wait meanwhile.
 	maxSwept = 2000
 	// noName is the key of requests without a user's name.
@@ -82,16 +80,18 @@ type record struct {
 
 // window has the counts of one limit that has a window: of requests of a class, or of a unit of costs.
 type window struct {
-	class  string // or the unit
-	isCost bool
-	window limits.Window
-	totals [3]total // by the number of the window modulo 3
+	class    string // or the unit
+	isCost   bool
+	window   limits.Window
+	calendar *limits.Calendar
+	totals   [3]total // in no order
 
 	reported int64 // of costs: when the last report came, in ns
 	// Of requests: the last throttle.
-	throttled   int64 // begin of the throttled window, in s
-	throttledAt int64 // in ns; 0: never
-	throttleMax int   // the limit at that time
+	throttled      int64 // begin of the throttled window, in s
+	throttledUntil int64 // its end, in ns; 0: never
+	throttledAt    int64 // in ns
+	throttleMax    int   // the limit at that time
 }
 
 type total struct {
@@ -245,8 +245,8 @@ func (v *View) Forget(at time.Time) {
 		}
 		keep := forgetAfter
 		r := v.slots[v.swept]
-		if r.hasCosts() {
-			keep = keepCosts
+		for _, w := range r.windows {
+			keep = max(keep, w.window.Seconds()*int64(time.Second))
 		}
 		if at.UnixNano()-r.used >= keep {
 			v.remove(r) // another record takes the slot
@@ -276,8 +276,7 @@ func (v *View) Usage(at time.Time, k ratelimit.Key, begin int64, n int) {
 	if instances := len(v.live); instances > 1 && credit.Possible(r.limits, instances) {
 		n = max(0, n-instances*credit.Portion(limit.Max, instances))
 	}
-	length := k.Window.Seconds()
-	r.window(limit.Class, k.Window, false).set(length, at.Unix()/length*length, total{begin: begin, Total: cost.Total{Charged: int64(n)}})
+	r.window(limit.Class, k.Window, limit.Calendar, false).set(at.UnixNano(), total{begin: begin, Total: cost.Total{Charged: int64(n)}})
 }
 
 // Charged takes what a user was charged of a unit in the window that begins at a second of the cluster.
@@ -286,7 +285,7 @@ func (v *View) Charged(at time.Time, key, unit string, of limits.Window, begin, 
 	r := v.reported(now, key)
 	for c := range r.limits.Costs() {
 		if c.Unit == unit && c.Window == of {
-			w := r.window(unit, of, true)
+			w := r.window(unit, of, c.Calendar, true)
 			w.reported = now
 			w.charge(now, c, begin, cost.Total{Charged: charged})
 		}
@@ -306,7 +305,7 @@ func (v *View) Recalled(began, at time.Time, key string, pools cost.Pools) {
 				continue
 			}
 			// A report that came meanwhile may be newer.
-			if w := r.window(c.Unit, c.Window, true); w.reported < began.UnixNano() {
+			if w := r.window(c.Unit, c.Window, c.Calendar, true); w.reported < began.UnixNano() {
 				w.charge(at.UnixNano(), c, pool.Start, sum)
 			}
 		}
@@ -314,11 +313,12 @@ func (v *View) Recalled(began, at time.Time, key string, pools cost.Pools) {
 }
 
 // window returns the counts of a limit, new ones if there are none.
-func (r *record) window(class string, of limits.Window, isCost bool) *window {
+func (r *record) window(class string, of limits.Window, by *limits.Calendar, isCost bool) *window {
 	if w := r.find(class, of, isCost); w != nil {
+		w.calendar = by
 		return w
 	}
-	r.windows = append(r.windows, window{class: class, window: of, isCost: isCost})
+	r.windows = append(r.windows, window{class: class, window: of, calendar: by, isCost: isCost})
 	return &r.windows[len(r.windows)-1]
 }
 
@@ -333,44 +333,51 @@ func (r *record) find(class string, of limits.Window, isCost bool) *window {
 	return nil
 }
 
-// set takes a total. Windows have a length in seconds, and the present one begins at present. Instances ask ahead for the
-// next window, and may be late for the last one.
-func (w *window) set(length, present int64, t total) {
-	n := t.begin / length
-	// Any other window is of a wrong clock.
-	if off := n - present/length; off < -1 || off > 1 || n < 0 {
-		return
+// set takes a total. Instances ask ahead for the next window, and may be late for the last one.
+func (w *window) set(now int64, t total) {
+	begin, end := w.calendar.Bounds(w.window, now/int64(time.Second))
+	if t.begin < 0 || t.begin > end {
+		return // of a wrong clock
 	}
-	w.totals[n%int64(len(w.totals))] = t
+	if of, until := w.calendar.Bounds(w.window, t.begin); of != t.begin || until < begin {
+		return // of a wrong clock, or another calendar
+	}
+	// The one that is furthest away makes room.
+	furthest := 0
+	for i, old := range w.totals {
+		if old.begin == t.begin {
+			furthest = i
+			break
+		}
+		if distance(old, t) > distance(w.totals[furthest], t) {
+			furthest = i
+		}
+	}
+	w.totals[furthest] = t
 }
+
+func distance(a, b total) int64 { return max(a.begin-b.begin, b.begin-a.begin) }
 
 // at returns the total of the window that begins at a second, a zero one if there is none.
 func (w *window) at(begin int64) total {
-	if w == nil || begin < 0 {
-		return total{}
-	}
-	// A total stays until the third window after it.
-	if t := w.totals[begin/w.window.Seconds()%int64(len(w.totals))]; t.begin == begin {
-		return t
+	if w != nil {
+		for _, t := range w.totals {
+			if t.begin == begin {
+				return t
+			}
+		}
 	}
 	return total{}
 }
 
-// count is the count of requests in the window that many windows before the present one.
-func (w *window) count(now, before int64) int64 {
+// counts are the counts of requests in the present window and in the one before.
+func (w *window) counts(now int64) (present, last int64) {
 	if w == nil {
-		return 0
+		return 0, 0
 	}
-	length := w.window.Seconds()
-	return w.at((now/int64(time.Second)/length - before) * length).Charged
-}
-
-// throttledUntil is when the last throttle of this limit ends, in ns; 0 if there was none.
-func (w *window) throttledUntil() int64 {
-	if w.throttledAt == 0 {
-		return 0
-	}
-	return (w.throttled + w.window.Seconds()) * int64(time.Second)
+	second := now / int64(time.Second)
+	begin, _ := w.calendar.Bounds(w.window, second)
+	return w.at(begin).Charged, w.at(w.calendar.Previous(w.window, second)).Charged
 }
 
 func (w *window) charge(now int64, c limits.Cost, begin int64, sum cost.Total) {
@@ -386,7 +393,7 @@ func (w *window) charge(now int64, c limits.Cost, begin int64, sum cost.Total) {
 			next.spentAt = now
 		}
 	}
-	w.set(c.Window.Seconds(), c.WindowStart(now/int64(time.Second)), next)
+	w.set(now, next)
 }
 
 func (r *record) charged(second int64, c limits.Cost) total {
@@ -396,7 +403,7 @@ func (r *record) charged(second int64, c limits.Cost) total {
 		return in
 	}
 	// No charge yet: the window will begin with the debt of the one before, and refuses because of it.
-	return total{Total: cost.Total{Charged: w.at(begin - c.Window.Seconds()).Debt(c.Max)}, spentAt: begin * int64(time.Second)}
+	return total{Total: cost.Total{Charged: w.at(c.Previous(second)).Debt(c.Max)}, spentAt: begin * int64(time.Second)}
 }
 
 // Progress takes the requests in progress of a user at an instance, the slots that it holds, and the requests that it has
@@ -490,8 +497,8 @@ func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
 	if !ok {
 		return // decided by limits that are not in force any more
 	}
-	w := r.window(limit.Class, t.Key.Window, false)
-	w.throttled, w.throttledAt, w.throttleMax = t.WindowStart, now, limit.Max
+	w := r.window(limit.Class, t.Key.Window, limit.Calendar, false)
+	w.throttled, w.throttledUntil, w.throttledAt, w.throttleMax = t.WindowStart, t.End*int64(time.Second), now, limit.Max
 	r.decide(decision{at: now, kind: api.Throttle, class: limit.Class, window: w.window, mode: limit.Mode})
 	v.keepHistory(now, r, false)
 }

@@ -62,7 +62,7 @@ func (r *rig) progress(instance, user string, active, slots, refused int) {
 }
 
 func (r *rig) throttle(class, user string) {
-	r.Throttled(r.now, ratelimit.Throttle{Key: ratelimit.Key{Class: class, User: user}, WindowStart: r.now.Unix(), Limit: 10})
+	r.Throttled(r.now, ratelimit.Throttle{Key: ratelimit.Key{Class: class, User: user}, WindowStart: r.now.Unix(), End: r.now.Unix() + 1, Limit: 10})
 }
 
 // The counts of a limit, second by second.
@@ -218,7 +218,7 @@ func TestLongWindows(t *testing.T) {
 	r.Usage(r.now, key, t0.Unix(), 60)
 	r.Usage(r.now, ratelimit.Key{Class: "GET", User: "alice", Window: limits.Hour}, t0.Unix(), 100)
 	r.wait(45 * time.Second)
-	r.Throttled(r.now, ratelimit.Throttle{Key: key, WindowStart: t0.Unix(), Limit: 60})
+	r.Throttled(r.now, ratelimit.Throttle{Key: key, WindowStart: t0.Unix(), End: t0.Unix() + 60, Limit: 60})
 	r.throttle("GET", "alice") // its burst says nothing against it
 	for _, tt := range []struct {
 		after  time.Duration
@@ -241,6 +241,42 @@ func TestLongWindows(t *testing.T) {
 		}
 		if got := r.Top(now, api.ByRate, 1)[0].Rate; got < tt.rate-1e-9 || got > tt.rate+1e-9 {
 			t.Errorf("%v later: %v requests per second, want %v", tt.after, got, tt.rate)
+		}
+	}
+}
+
+// Days and months begin by the calendar of the limits, and their counts are kept as long as they last.
+func TestDaysAndMonths(t *testing.T) {
+	noon := time.Date(2026, 10, 25, 12, 0, 0, 0, time.UTC) // of a day of 25 hours
+	r := &rig{now: noon, View: New(parse(t, `version: 1
+default_tier: free
+windows: {time_zone: Europe/Berlin}
+tiers: {free: {requests: {"*": {day: 60, month: 1000}}}}
+`), 10)}
+	day, month := ratelimit.Key{Class: "*", User: "alice", Window: limits.Day}, ratelimit.Key{Class: "*", User: "alice", Window: limits.Month}
+	begin, end := noon.Add(-14*time.Hour), noon.Add(11*time.Hour)
+	r.Usage(r.now, day, begin.Unix(), 60)
+	r.Usage(r.now, day, noon.Unix(), 7) // by another calendar
+	r.Usage(r.now, day, 1<<62, 8)
+	r.Usage(r.now, month, time.Date(2026, 9, 30, 22, 0, 0, 0, time.UTC).Unix(), 400)
+	r.Throttled(r.now, ratelimit.Throttle{Key: day, WindowStart: begin.Unix(), End: end.Unix(), Limit: 60})
+	for _, tt := range []struct {
+		at     time.Time
+		state  api.State
+		used   [2]int64 // of the day and of the month
+		length int64    // of the day, in hours
+		resets time.Time
+	}{
+		{noon, api.Throttled, [2]int64{60, 400}, 25, end},
+		{end.Add(-1), api.Throttled, [2]int64{60, 400}, 25, end},
+		{end, api.OK, [2]int64{0, 400}, 24, end.Add(24 * time.Hour)},
+		{time.Date(2026, 10, 31, 23, 0, 0, 0, time.UTC), api.OK, [2]int64{}, 24, time.Date(2026, 11, 1, 23, 0, 0, 0, time.UTC)},
+	} {
+		r.Forget(tt.at)
+		u := r.User(tt.at, "alice")
+		d, m := limitOf(u, "*/day"), limitOf(u, "*/month")
+		if got := [2]int64{d.Used, m.Used}; u.State != tt.state || got != tt.used || d.Window != 3600*tt.length || !d.Resets.Equal(tt.resets) || *d.Left != 60-d.Used {
+			t.Errorf("at %v: %s, used %v, the day %+v; want %s, %v and a day of %d hours until %v", tt.at, u.State, got, d, tt.state, tt.used, tt.length, tt.resets)
 		}
 	}
 }

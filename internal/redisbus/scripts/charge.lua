@@ -6,7 +6,7 @@
 --       of that leaves no debt
 -- ARGV  the usage message's head, the command that publishes it, its channel, the call's number, for
 --       how many seconds that is remembered, for how many a hash outlives the next window, the
---       number of windows; for each window the second at which it begins, its length, and what its
+--       number of windows; for each window the second at which it begins, its longest length, and what its
 --       name adds to that of a limit; then for each ask the number of its entries and 1 if it is
 --       forced, else 0; and for each entry the number of its window, field, change, limit, and 1 if
 --       the limit is in a dry run, else 0. A field that does not exist is a pool that has not begun.

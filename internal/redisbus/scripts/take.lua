@@ -8,7 +8,7 @@
 -- ARGV  the usage message's head, the command that publishes it, its channel, for how many
 --       seconds a hash outlives its window, the
 --       call's number or 0, for how many seconds it is remembered; then for each hash
---       the second at which the window begins, its length, the number n of asks, their n
+--       the second at which the window begins, its longest length, the number n of asks, their n
 --       fields, and n times: debt - back, need, ahead, limit, instances, reserve, and 1 if the
 --       instance does not know that the window is spent, else 0. A field that
 --       does not exist is a pool that begins with the reserve handed out.

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -41,10 +40,7 @@ var (
 	}}
 )
 
-type costUnit struct {
-	limits.CostUnit
-	dayStart time.Duration // of limits for each day
-}
+type costUnit struct{ limits.CostUnit }
 
 func (f *file) readCostUnits(where place, n *yaml.Node) {
 	f.units = map[string]costUnit{}
@@ -69,8 +65,7 @@ func (f *file) readCostUnit(name string, where place, n *yaml.Node) costUnit {
 		field{"actual", func(at place, n *yaml.Node) { f.readActual(&u.Actual, at, n) }},
 		field{"estimate", func(at place, n *yaml.Node) { f.readEstimate(&u.CostUnit, at, n) }},
 		field{"classes", f.texts(&u.Classes, "[CHAT, POST]", maxClasses+len(limits.BuiltinClasses()), f.isChargedClass)},
-		field{"failed", into(f, &u.FailedCostsEstimate, failures)},
-		field{"day_starts", into(f, &u.dayStart, dayStarts)})
+		field{"failed", into(f, &u.FailedCostsEstimate, failures)})
 	slices.Sort(u.Classes)
 	if f.count() == before && lookup(n, "actual") == nil && lookup(n, "estimate") == nil {
 		f.errorf(n, "%s has neither estimate nor actual, so that no request would cost anything; write one of them, such as estimate: {default: 1}", where)

@@ -144,26 +144,26 @@ func (e *entryReader) readRate(name string, at place, n *yaml.Node) {
 		return
 	}
 	if n.Kind == yaml.ScalarNode {
-		e.whole(perSecond, name, at, n)
+		e.whole(rateLimits, name, at, n)
 		return
 	}
 	e.open(name)
-	e.readFields(n, at, "{second: 10, minute: 100}",
-		field{"second", e.number(perSecond, name)},
-		field{"burst", e.number(bursts, name+".burst")},
-		field{"minute", e.number(perSecond, name+"/minute")},
-		field{"hour", e.number(perSecond, name+"/hour")},
-		field{"mode", e.modeOf(name + ".mode")})
-	e.needsWindow(n, at, limits.Windows[:], "second, minute and hour, such as {second: 10}")
+	var fields []field
+	for _, w := range limits.Windows {
+		fields = append(fields, field{w.String(), e.number(rateLimits, limits.RateName(name, w))})
+	}
+	fields = append(fields, field{"burst", e.number(bursts, name+".burst")}, field{"mode", e.modeOf(name + ".mode")})
+	e.readFields(n, at, "{second: 10, minute: 100}", fields...)
+	e.needsWindow(n, at, "second", "10")
 	second, burst := lookup(n, "second"), lookup(n, "burst")
 	if burst != nil && (second == nil || isUnlimited(second)) {
 		e.errorf(burst, "%s.burst needs a limit for each second; write second: beside it", at)
 	}
 }
 
-func (f *file) needsWindow(n *yaml.Node, at place, windows []limits.Window, forms string) {
-	if !slices.ContainsFunc(windows, func(w limits.Window) bool { return lookup(n, w.String()) != nil }) {
-		f.errorf(n, "%s has no limit; write one of %s", at, forms)
+func (f *file) needsWindow(n *yaml.Node, at place, window, limit string) {
+	if !slices.ContainsFunc(limits.Windows[:], func(w limits.Window) bool { return lookup(n, w.String()) != nil }) {
+		f.errorf(n, "%s has no limit; write one of second, minute, hour, day and month, such as {%s: %s}", at, window, limit)
 	}
 }
 
@@ -207,7 +207,7 @@ func (e *entryReader) readCost(unit costUnit, at place, n *yaml.Node) {
 		}})
 	}
 	e.readFields(n, at, "{minute: 20k, day: 500k}", append(fields, field{"mode", e.modeOf(name + ".mode")})...)
-	e.needsWindow(n, at, limits.Windows[:], "second, minute, hour and day, such as {minute: 20k}")
+	e.needsWindow(n, at, "minute", "20k")
 }
 
 // readConcurrent reads a number, or a mapping of a number and its mode.

@@ -82,6 +82,7 @@ type model struct {
 	exempt    map[string]int
 	specs     []packed         // of users, by the index in limits.Content.Entries
 	overrides map[string]*spec // by user
+	calendar  *limits.Calendar // nil if days and months are those of UTC
 }
 
 type tier struct {
@@ -102,7 +103,7 @@ type file struct {
 }
 
 // fileFields are the fields of a limit file, as errors list them.
-var fileFields = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "classes", "exempt", "queues", "workers", "failed_auth", "per_address", "costs"}
+var fileFields = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "classes", "exempt", "queues", "workers", "failed_auth", "per_address", "costs", "windows"}
 
 func (f *file) readRoot(root *yaml.Node) {
 	if version := lookup(root, "version"); version != nil && !f.readVersion(version) {
@@ -125,7 +126,7 @@ func (f *file) readRoot(root *yaml.Node) {
 	}
 	// In the order of what names what: modes, classes, units and services come before tiers.
 	for _, part := range []field{
-		{"mode", f.readFileMode}, {"classes", f.readClasses}, {"costs", f.readCostUnits}, {"queues", f.readQueues},
+		{"mode", f.readFileMode}, {"windows", f.readWindows}, {"classes", f.readClasses}, {"costs", f.readCostUnits}, {"queues", f.readQueues},
 		{"failed_auth", f.readFailedAuth}, {"per_address", f.readPerAddress},
 		{"tiers", func(_ place, n *yaml.Node) { f.readTiers(n, nodes["default_tier"]) }},
 		{"default_tier", tierName(&f.content.DefaultTier)},

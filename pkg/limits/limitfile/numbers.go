@@ -56,7 +56,7 @@ const (
 	waitForms       = "refuse, or wait and a duration from 1ms to 30s, such as wait 2s"
 	failedAuthForms = "a number of answers and a window, such as 30/min (/s, /min or /hour), or unlimited"
 	timeForms       = "a date such as 2026-12-01, which begins at 00:00 UTC, or a time such as 2026-12-01T18:00:00Z"
-	dayStartForms   = `a time of day in UTC from "00:00" to "23:59"`
+	dayStartForms   = `a time of day from "00:00" to "23:59"`
 
 	liftIt = "write unlimited to lift the limit"
 )
@@ -68,6 +68,7 @@ var (
 	dayStartForm = regexp.MustCompile(`^([01][0-9]|2[0-3]):[0-5][0-9]$`)
 
 	sizes            = kind[int64]{forms: sizeScale.forms, parse: sizeScale.parse, lifts: true}
+	rateLimits       = kind[int64]{forms: rateScale.forms, parse: rateScale.parse, lifts: true}
 	costLimits       = kind[int64]{forms: costScale.forms, parse: costScale.parse, lifts: true}
 	estimates        = kind[int64]{forms: estimateScale.forms, parse: estimateScale.parse}
 	perSecond        = counts(limits.MaxPerSecond)
@@ -142,6 +143,10 @@ var (
 	costScale = scale{
 		forms: "a whole number, one with k, M or G, or unlimited", word: "suffix", units: []string{"k", "M", "G"}, factors: []int64{1e3, 1e6, 1e9},
 		most: limits.MaxCost, mostText: "1000G", fraction: true,
+	}
+	rateScale = scale{
+		forms: "a whole number, one with k or M, or unlimited", word: "suffix", units: []string{"k", "M"}, factors: []int64{1e3, 1e6},
+		most: limits.MaxPerSecond, mostText: "1000000000", fraction: true,
 	}
 	estimateScale = func() scale {
 		c := costScale

@@ -102,9 +102,9 @@ func TestParseGenerated(t *testing.T) {
 		{"more items than memory is for", head + "users:\n" + strings.Repeat("- a\n", maxParts),
 			"f:1:1: the file has about 8000007 values; at most 8000000 are possible"},
 		{"alias bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n" + head,
-			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, classes, exempt, queues, workers, failed_auth, and 2 more)\n" +
-				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, classes, exempt, queues, workers, failed_auth, and 2 more)\n" +
-				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, classes, exempt, queues, workers, failed_auth, and 2 more)"},
+			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, classes, exempt, queues, workers, failed_auth, and 3 more)\n" +
+				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, classes, exempt, queues, workers, failed_auth, and 3 more)\n" +
+				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, classes, exempt, queues, workers, failed_auth, and 3 more)"},
 		{"tier name of 101 bytes", "version: 1\ndefault_tier: a\ntiers: {a: {}, " + strings.Repeat("b", 101) + ": {}}",
 			`f:3:16: the tier name "` + strings.Repeat("b", 60) + `"… is not usable; write 1 to 100 bytes without control characters, and no ~ in front`},
 	} {
@@ -373,7 +373,7 @@ func printLimits(b *strings.Builder, what, name string, l *limits.Limits) {
 		also += fmt.Sprintf(", jobs %d %v %s %v of %d", j.Total, j.Queues, j.Class, j.Mode, j.Source)
 	}
 	for c := range l.Costs() {
-		also += fmt.Sprintf(", cost %s %d from %v %v", c.Name(), c.Max, c.Calendar.DayStarts(), c.Mode)
+		also += fmt.Sprintf(", cost %s %d%s %v", c.Name(), c.Max, printCalendar(c.Calendar), c.Mode)
 	}
 	var rates []string
 	for r := range l.Rates() {
@@ -384,10 +384,17 @@ func printLimits(b *strings.Builder, what, name string, l *limits.Limits) {
 		if r.Mode != limits.Enforce {
 			text += " " + r.Mode.String()
 		}
-		rates = append(rates, text+"}")
+		rates = append(rates, text+printCalendar(r.Calendar)+"}")
 	}
 	fmt.Fprintf(b, "%s %q: tier %s, concurrent %d, wait %v, priority %d, down %d, up %d%s, requests %v\n",
 		what, name, l.Tier, l.Concurrent, l.Wait, l.Priority, l.Bandwidth.Down, l.Bandwidth.Up, also, rates)
+}
+
+func printCalendar(c *limits.Calendar) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf(" by %v %v %d", c.Zone(), c.DayStarts(), c.MonthStarts())
 }
 
 // golden compares got with the .txt file beside a .yaml file.

@@ -136,18 +136,14 @@ func (r *resolver) limitsOf(from layer) *limits.Limits {
 			lists.Off = append(lists.Off, s.name)
 		case kind == "requests":
 			class, w := limits.ParseRateName(name)
-			rate := limits.Rate{Class: class, Window: w, Max: int(s.value), Mode: mode}
+			rate := limits.Rate{Class: class, Window: w, Max: int(s.value), Mode: mode, Calendar: r.calendarOf(w)}
 			if w == limits.Second {
 				rate.Burst = int(valueOf(from.settings, s.name+".burst"))
 			}
 			lists.Rates = append(lists.Rates, rate)
 		case kind == "costs":
 			unit, w := limits.ParseCostName(name)
-			cost := limits.Cost{Unit: unit, Window: w, Max: s.value, Mode: mode}
-			if start := r.units[unit].dayStart; start > 0 {
-				cost.Calendar = limits.NewCalendar(time.UTC, start, 1)
-			}
-			lists.Costs = append(lists.Costs, cost)
+			lists.Costs = append(lists.Costs, limits.Cost{Unit: unit, Window: w, Max: s.value, Mode: mode, Calendar: r.calendarOf(w)})
 		case s.name == "concurrent":
 			l.Concurrent, l.ConcurrentMode = int(s.value), mode
 		case s.name == "bandwidth.down":
@@ -181,6 +177,14 @@ func (r *resolver) limitsOf(from layer) *limits.Limits {
 	}
 	l.Lists = share(r.lists, string(key), limits.Lists{Rates: slices.Clip(lists.Rates), Costs: slices.Clip(lists.Costs), Off: lists.Off})
 	return share(r.limits, l, l)
+}
+
+// calendarOf is the calendar of limits with a window, nil where calendars make no difference.
+func (m *model) calendarOf(w limits.Window) *limits.Calendar {
+	if w < limits.Day {
+		return nil
+	}
+	return m.calendar
 }
 
 // appendKey appends a text and numbers. It is not fmt, because each of a million users may have

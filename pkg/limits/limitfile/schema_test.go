@@ -42,7 +42,7 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 	s := schemaFile()
 	user := s.Defs["user"].AnyOf[1].Properties
 	tier := s.Defs["tier"].Properties
-	rate := s.Defs["rate"].AnyOf[2].Properties
+	rate := s.Defs["rate"].AnyOf[3].Properties
 	unit := s.Properties["costs"].AdditionalProperties.Properties
 	const file = "version: 1\ndefault_tier: free\ntiers: {free: {}, %[1]s}\nusers: {u: %[2]s}\n%[3]s\n"
 	inTier := func(fields string) string { return fmt.Sprintf(file, "t: "+fields, "free", "") }
@@ -69,6 +69,7 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 		{"a unit of cost", unit, inFile("costs: {a: {x: 1}}")},
 		{"an estimate", unit["estimate"].Properties, inFile("costs: {a: {estimate: {x: 1}}}")},
 		{"an actual cost", unit["actual"].Properties, inFile("costs: {a: {actual: {x: 1}}}")},
+		{"windows", s.Properties["windows"].Properties, inFile("windows: {x: 1}")},
 		{"a match", s.Defs["match"].Properties, inFile("classes: {A: {x: 1}}")},
 	} {
 		checkFields(t, tt.name, tt.properties, fieldsOf(t, tt.file))
@@ -235,7 +236,8 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		"unit.header":     "{}}\ncosts: {t: {estimate: {header: %s, default: 1}}",
 		"unit.classes":    "{}}\ncosts: {t: {actual: {header: x}, classes: [%s]}",
 		"unit.failed":     "{}}\ncosts: {t: {actual: {header: x}, failed: %s}",
-		"unit.day_starts": "{}}\ncosts: {t: {actual: {header: x}, day_starts: %s}",
+		"day_starts":      "{}}\nwindows: {day_starts: %s",
+		"month_starts":    "{}}\nwindows: {month_starts: %s",
 		"units.services":  "{}}\ncosts: {%s: {actual: {header: x}}",
 		"queues":          "{}}\nqueues: {x: %s",
 		"queues.services": "{}}\nqueues: {%s: [3, 2, 1]",

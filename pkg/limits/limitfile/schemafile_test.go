@@ -20,7 +20,7 @@ import (
 // and for checks that know JSON Schema only. It accepts every file that Parse
 // accepts. It refuses less: what it cannot see is whether a tier, a unit of
 // cost or an operation class exists, how a number is written (0x10), aliases, tags and names
-// that are there twice, a default_share or a size with a unit or a cost with a suffix that is too large, an estimate that no limit has room for, which headers are about one connection, a
+// that are there twice, a default_share or a size with a unit or a number with a suffix that is too large, a time zone that does not exist, an estimate that no limit has room for, which headers are about one connection, a
 // regular expression, an address or a day that is none, and what other files say.
 func writeSchema(t *testing.T) []byte {
 	t.Helper()
@@ -65,9 +65,19 @@ func schemaFile() *schema {
 			"unreadable":     tierRef("Unreadable tier", "The tier that all requests share whose credentials cannot be read, or who have more than one. Without it they have the default tier."),
 			"classes":        schemaClasses(),
 			"costs":          schemaCostUnits(),
-			"queues":         schemaQueues(),
-			"workers":        schemaDedicated(),
-			"exempt":         schemaExempt(),
+			"windows": {
+				Title: "Days and months", Description: "When the days and months of limits begin.",
+				Type: "object", MinProperties: jsonschema.Ptr(1), AdditionalProperties: nothing(),
+				Properties: map[string]*schema{
+					"time_zone":    {Title: "Time zone", Description: "A name of the IANA time zone database; UTC if nothing is said. A day in which clocks are set has 23 or 25 hours.", Type: "string", MinLength: jsonschema.Ptr(1), Examples: []any{"Europe/Berlin"}},
+					"day_starts":   {Title: "Beginning of the day", Description: `A time of day in this time zone; "00:00" if nothing is said.`, Type: "string", Pattern: dayStartForm.String(), Examples: []any{"06:00"}},
+					"month_starts": {Title: "Beginning of the month", Description: "The day of the month on which months begin, at the time at which days do: from 1 to 28; 1 if nothing is said.", Type: "integer", Minimum: number(1), Maximum: number(limits.MaxMonthStart), Examples: []any{15}},
+				},
+				Examples: []any{json.RawMessage(`{"time_zone":"Europe/Berlin","day_starts":"06:00"}`)},
+			},
+			"queues":  schemaQueues(),
+			"workers": schemaDedicated(),
+			"exempt":  schemaExempt(),
 			"failed_auth": {
 				Title: "Failed authentication", Description: "At each HAProxy: how many answers 401 or 403 of the origin a client's address (IPv6: its /64) may cause before it is refused. HAProxy must be written (sluice haproxy) and reloaded to know it.",
 				Type: "object", MinProperties: jsonschema.Ptr(1), AdditionalProperties: nothing(),
@@ -132,13 +142,9 @@ func schemaDefs() map[string]*schema {
 		},
 		"rate": {
 			Title: "Request rate", Description: "Requests per second, or a mapping with a number for each window (and with burst and mode), over the whole cluster; or unlimited.",
-			AnyOf: []*schema{
-				{Type: "integer", Minimum: number(1), Maximum: number(limits.MaxPerSecond)},
-				{Type: "string", Pattern: unlimitedPattern},
-				{Type: "object", AdditionalProperties: nothing(), Properties: rateProperties(), DependentRequired: map[string][]string{"burst": {"second"}}, AnyOf: []*schema{
-					{Required: []string{"second"}}, {Required: []string{"minute"}}, {Required: []string{"hour"}},
-				}},
-			},
+			AnyOf: append(rateForms(), &schema{
+				Type: "object", AdditionalProperties: nothing(), Properties: rateProperties(), DependentRequired: map[string][]string{"burst": {"second"}}, AnyOf: anyWindow(),
+			}),
 			Examples: []any{100, json.RawMessage(`{"second":50,"burst":100,"minute":1000,"mode":"dry-run"}`), unlimited},
 		},
 		"costs":      schemaCosts(),
@@ -317,9 +323,8 @@ func schemaCostUnits() *schema {
 				Not:      &schema{Required: []string{"header", "json"}},
 				Examples: []any{json.RawMessage(`{"json":"max_tokens","default":1000}`), json.RawMessage(`{"default":50}`)},
 			},
-			"classes":    withWords(listOf(maxClasses+len(limits.BuiltinClasses()), &schema{Type: "string", Pattern: classForm.String()}), "Classes", "Only requests of these methods and operation classes cost the unit. Without it all do.", []string{"CHAT"}),
-			"failed":     {Title: "Failed requests", Description: "What requests cost that the origin answers with a status of 400 or more without saying what they cost: nothing (free, if nothing is said), or their estimate.", Type: "string", Enum: anything(failedNames)},
-			"day_starts": {Title: "Beginning of the day", Description: `When limits for each day begin anew: a time of day in UTC; "00:00" if nothing is said.`, Type: "string", Pattern: dayStartForm.String(), Examples: []any{"06:00"}},
+			"classes": withWords(listOf(maxClasses+len(limits.BuiltinClasses()), &schema{Type: "string", Pattern: classForm.String()}), "Classes", "Only requests of these methods and operation classes cost the unit. Without it all do.", []string{"CHAT"}),
+			"failed":  {Title: "Failed requests", Description: "What requests cost that the origin answers with a status of 400 or more without saying what they cost: nothing (free, if nothing is said), or their estimate.", Type: "string", Enum: anything(failedNames)},
 		}},
 		Examples: []any{json.RawMessage(`{"tokens":{"actual":{"json":"usage.total_tokens"},"estimate":{"json":"max_tokens","default":1000}}}`)},
 	}
@@ -334,20 +339,17 @@ func schemaCosts() *schema {
 			{Type: "string", Pattern: unlimitedPattern},
 		}, Examples: []any{"20k", "1.5M", 500, unlimited}}
 	}
-	var windows []*schema
-	for _, w := range limits.Windows {
-		windows = append(windows, &schema{Required: []string{w.String()}})
-	}
 	return &schema{
 		Title: "Costs", Description: "How much of each unit requests may cost, over the whole cluster. unlimited lifts them all.",
 		AnyOf: []*schema{
 			{Type: "object", PropertyNames: unitNameForm(), AdditionalProperties: &schema{AnyOf: []*schema{
 				{Type: "string", Pattern: unlimitedPattern},
-				{Type: "object", AdditionalProperties: nothing(), AnyOf: windows, Properties: map[string]*schema{
+				{Type: "object", AdditionalProperties: nothing(), AnyOf: anyWindow(), Properties: map[string]*schema{
 					"second": window("Each second", "In each second of the clock"),
 					"minute": window("Each minute", "In each minute of the clock"),
 					"hour":   window("Each hour", "In each hour of the clock (UTC)"),
-					"day":    window("Each day", "In each day, which begins at midnight UTC, or when day_starts of the unit says"),
+					"day":    window("Each day", "In each day, which begins when windows says, at midnight UTC if nothing is said"),
+					"month":  window("Each month", "In each month, which begins when windows says, with the first day if nothing is said"),
 					"mode":   mode("Mode of this limit", "Of all its windows."),
 				}},
 			}}},
@@ -355,6 +357,13 @@ func schemaCosts() *schema {
 		},
 		Examples: []any{json.RawMessage(`{"tokens":{"minute":"20k","day":"500k"}}`), unlimited},
 	}
+}
+
+func anyWindow() (some []*schema) {
+	for _, w := range limits.Windows {
+		some = append(some, &schema{Required: []string{w.String()}})
+	}
+	return some
 }
 
 // costPattern is of the numbers that parseCost reads; more is one that would else begin with 0.
@@ -434,12 +443,26 @@ func limitProperties() map[string]*schema {
 	}
 }
 
+// rateForms are the ways to write a number of requests.
+func rateForms() []*schema {
+	return []*schema{
+		{Type: "integer", Minimum: number(1), Maximum: number(limits.MaxPerSecond)},
+		{Type: "string", Pattern: `^([1-9][0-9]{0,9}|[1-9][0-9]*(\.[0-9]{1,3})?k|[1-9][0-9]*(\.[0-9]{1,6})?M)$`},
+		{Type: "string", Pattern: unlimitedPattern},
+	}
+}
+
 func rateProperties() map[string]*schema {
+	window := func(title, description string, example any) *schema {
+		return &schema{Title: title, Description: description + ": a whole number from 1, one with k or M, or unlimited.", AnyOf: rateForms(), Examples: []any{example, unlimited}}
+	}
 	return map[string]*schema{
-		"second": count("Each second", "Requests in each second of the clock: a whole number from 1, or unlimited.", limits.MaxPerSecond, 50),
+		"second": window("Each second", "In each second of the clock", 50),
 		"burst":  {Title: "Burst", Description: "How many requests more a second may have, from what the user left unused in the seconds before; it needs a limit for each second.", Type: "integer", Minimum: number(1), Maximum: number(limits.MaxBurst), Examples: []any{100}},
-		"minute": count("Each minute", "Requests in each minute of the clock: a whole number from 1, or unlimited.", limits.MaxPerSecond, 1000),
-		"hour":   count("Each hour", "Requests in each hour of the clock (UTC): a whole number from 1, or unlimited.", limits.MaxPerSecond, 20000),
+		"minute": window("Each minute", "In each minute of the clock", 1000),
+		"hour":   window("Each hour", "In each hour of the clock (UTC)", "20k"),
+		"day":    window("Each day", "In each day, which begins when windows says, at midnight UTC if nothing is said", "100k"),
+		"month":  window("Each month", "In each month, which begins when windows says, with the first day if nothing is said", "1.5M"),
 		"mode":   mode("Mode of this limit", "Of all its windows."),
 	}
 }

@@ -108,7 +108,7 @@ func unlimitedClass(all []api.Limit, class string) string {
 func describeUse(l api.Limit) string {
 	switch {
 	case l.Window > 0:
-		window := map[int64]string{1: "second", 60: "minute", 3600: "hour", 86400: "day"}[l.Window]
+		_, window := limits.ParseCostName(l.Name)
 		s := fmt.Sprintf("%d of %d this %s", l.Used, l.Max, window)
 		if l.Burst > 0 {
 			s = fmt.Sprintf("%d of %d and a burst of %d this %s", l.Used, l.Max, l.Burst, window)

@@ -14,13 +14,22 @@ const costs = "costs."
 
 func ofCosts(l *limits.Limits) (all []Term) {
 	for c := range l.Costs() {
-		t := Term{Name: costs + c.Name(), Amount: FormatCount(c.Max) + " " + article(c.Window) + " " + c.Window.String()}
-		if c.Window == limits.Day && c.Calendar.DayStarts() > 0 {
-			t.Notes = append(t.Notes, "from "+time.Time{}.Add(c.Calendar.DayStarts()).Format("15:04")+" UTC")
-		}
+		t := Term{Name: costs + c.Name(), Amount: FormatCount(c.Max) + " " + article(c.Window) + " " + c.Window.String(), Notes: begins(c.Window, c.Calendar)}
 		all = append(all, t.withMode(c.Mode))
 	}
 	return all
+}
+
+// begins says when days or months begin, unless it is with those of UTC.
+func begins(w limits.Window, by *limits.Calendar) []string {
+	if w < limits.Day || by == nil {
+		return nil
+	}
+	day := ""
+	if w == limits.Month {
+		day = fmt.Sprintf("day %d ", by.MonthStarts())
+	}
+	return []string{"from " + day + time.Time{}.Add(by.DayStarts()).Format("15:04") + " " + by.Zone().String()}
 }
 
 func article(w limits.Window) string {

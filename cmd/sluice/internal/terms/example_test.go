@@ -45,16 +45,16 @@ tiers:
 func ExampleDescribeCostUnit() {
 	set := load(`version: 1
 default_tier: free
+windows: {time_zone: Europe/Berlin, day_starts: "06:00", month_starts: 15}
 costs:
   tokens:
     actual: {json: usage.total_tokens}
     estimate: {json: max_tokens, default: 1000, classes: {PUT: 4k, GET: 0}}
     classes: [GET, POST, PUT]
-    day_starts: "06:00"
   pages: {actual: {header: X-Pages}, failed: estimate}
   calls: {estimate: {header: X-Calls, default: 1}}
 tiers:
-  free: {costs: {tokens: {second: 9999, minute: 20k, hour: 1M, day: 20M}, calls: {hour: 123}}, requests: {"*": 5}}
+  free: {costs: {tokens: {second: 9999, minute: 20k, hour: 1M, day: 20M}, calls: {hour: 123}}, requests: {"*": {second: 5, month: 1.5M}}}
   off: {costs: {tokens: {day: 20M, mode: off}, pages: {minute: 100, mode: dry-run}}}
 `)
 	for _, u := range set.CostUnits() {
@@ -72,14 +72,15 @@ tiers:
 	// calls: of all requests; estimate: the request's x-calls, else 1; actual: as estimated; failed requests cost nothing
 	// pages: of all requests; estimate: 0; actual: the answer's x-pages; failed requests cost their estimate
 	// tokens: of GET, POST, PUT; estimate: max_tokens in the request's body, else 1 000 (GET 0, PUT 4 000); actual: usage.total_tokens in the answer's body; failed requests cost nothing
-	// free: all 5/s, 123 calls an hour, 9 999 tokens a second, 20 000 tokens a minute, 1 000 000 tokens an hour, 20 000 000 tokens a day (from 06:00 UTC)
+	// free: all 5/s, all 1500000/month (from day 15 06:00 Europe/Berlin), 123 calls an hour, 9 999 tokens a second, 20 000 tokens a minute, 1 000 000 tokens an hour, 20 000 000 tokens a day (from 06:00 Europe/Berlin)
 	// off: 100 pages a minute (dry-run), tokens/day off
 	// requests.* is 5/s
+	// requests.*/month is 1500000/month (from day 15 06:00 Europe/Berlin)
 	// costs.calls/hour is 123 an hour
 	// costs.tokens/second is 9 999 a second
 	// costs.tokens/minute is 20 000 a minute
 	// costs.tokens/hour is 1 000 000 an hour
-	// costs.tokens/day is 20 000 000 a day (from 06:00 UTC)
+	// costs.tokens/day is 20 000 000 a day (from 06:00 Europe/Berlin)
 }
 
 // A limit for each service is told in the place of a total that there is not, or beside it.

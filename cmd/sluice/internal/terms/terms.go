@@ -32,7 +32,7 @@ func TermsOf(l *limits.Limits) []Term { return TermsWithJobs(l, l.Jobs().Stated)
 func TermsWithJobs(l *limits.Limits, jobs bool) []Term {
 	var all []Term
 	for r := range l.Rates() {
-		t := Term{Name: "requests." + r.Name(), Amount: fmt.Sprintf("%d/%s", r.Max, perWindow(r.Window))}
+		t := Term{Name: "requests." + r.Name(), Amount: fmt.Sprintf("%d/%s", r.Max, perWindow(r.Window)), Notes: begins(r.Window, r.Calendar)}
 		if r.Burst > 0 {
 			t.Notes = append(t.Notes, fmt.Sprintf("burst %d", r.Burst))
 		}

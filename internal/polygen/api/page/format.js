@@ -45,12 +45,13 @@ export function nameOf(limit) {
 
 // windowOf is a window of so many seconds.
 export function windowOf(seconds) {
-  return { 1: "second", 60: "minute", 3600: "hour", 86400: "day" }[seconds] ?? `${seconds} s`;
+  // A day has 23 to 25 hours.
+  return { 1: "second", 60: "minute", 3600: "hour" }[seconds] ?? (seconds < 200000 ? "day" : "month");
 }
 
 // per is the same after a number of requests, or of what they cost.
 export function per(seconds) {
-  return { 1: "a second", 60: "a minute", 3600: "an hour", 86400: "a day" }[seconds] ?? `in ${seconds} s`;
+  return (seconds === 3600 ? "an " : "a ") + windowOf(seconds);
 }
 
 const two = (n) => String(n).padStart(2, "0");

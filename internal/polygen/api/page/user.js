@@ -41,6 +41,8 @@ const limits = new List($("user-limits"), {
   },
 });
 
+const budgetOf = (limit) => limit.unit ?? nameOf(limit.name.split("/")[0]);
+
 const budgets = new List($("user-budgets"), {
   key: (b) => b.name,
   make: (b) => {
@@ -48,7 +50,7 @@ const budgets = new List($("user-budgets"), {
     p.node = el(
       "li",
       {},
-      el("h3", {}, `${b.unit} ${per(b.window)}`, " ", p.state),
+      el("h3", {}, `${budgetOf(b)} ${per(b.window)}`, " ", p.state),
       el("p", { class: "use-line" }, p.used, p.part),
       el("span", { class: "use-bar", "aria-hidden": "true" }, p.fill),
       p.reset,
@@ -65,7 +67,7 @@ const budgets = new List($("user-budgets"), {
     p.fill.style.width = Math.min(100, Math.floor(part * 100)) + "%";
     const [at, now] = [new Date(b.resets), new Date(b.now)];
     const debt = Math.min(b.max, Math.max(0, b.used - b.max));
-    text(p.reset, `Begins anew at ${clock(at, now)} here, ${utc(at, now)} UTC${debt > 0 && b.mode === "enforce" ? `, with a debt of ${exact(debt)}` : ""}.`);
+    text(p.reset, `Begins anew at ${clock(at, now)} here, ${utc(at, now)} UTC${b.unit && debt > 0 && b.mode === "enforce" ? `, with a debt of ${exact(debt)}` : ""}.`);
   },
 });
 
@@ -177,10 +179,10 @@ export function showUser(live, held) {
   why.set(explain({ ...user, by: present.by }, now).map((s, at) => ({ ...s, at })));
 
   limits.set(user.limits);
-  const costs = user.limits.filter((l) => l.unit);
+  const budgeted = user.limits.filter((l) => l.resets);
   // The longest window first: the day is what people mean by a budget.
-  budgets.set(costs.sort((a, b) => (a.unit === b.unit ? b.window - a.window : a.unit < b.unit ? -1 : 1)).map((l) => ({ ...l, now })));
-  show($("user-budget"), costs.length > 0);
+  budgets.set(budgeted.sort((a, b) => (budgetOf(a) === budgetOf(b) ? b.window - a.window : budgetOf(a) < budgetOf(b) ? -1 : 1)).map((l) => ({ ...l, now })));
+  show($("user-budget"), budgeted.length > 0);
   const starts = startedOf(user);
   started.set(starts);
   show($("user-started-note"), starts.length === 0);
