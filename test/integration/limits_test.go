@@ -110,13 +110,18 @@ exempt: {users: [probe]}
 	}
 }
 
-// What the limit file says of verbs, classes, patterns, bursts, hours, anonymous and exempt users holds on two instances
+// What the limit file says of verbs, classes, patterns, bursts, hours, days, anonymous and exempt users holds on two instances
 // together.
 func TestLimitFile(t *testing.T) {
 	t.Parallel()
 	testkit.AwaitHour()
-	s := scene.Start(t, cluster.Options{Instances: 2, Identify: "header:X-User,ip", Limits: `
+	zone, err := time.LoadLocation("Asia/Kathmandu")
+	testkit.Must(t, err)
+	// The day begins twelve hours from now: none ends meanwhile.
+	starts := time.Now().In(zone).Add(12 * time.Hour).Truncate(time.Minute)
+	s := scene.Start(t, cluster.Options{Instances: 2, Identify: "header:X-User,ip", Limits: fmt.Sprintf(`
 version: 1
+windows: {time_zone: %s, day_starts: "%s"}
 default_tier: free
 anonymous_tier: guest
 classes: s3
@@ -127,12 +132,14 @@ tiers:
   guest: {requests: {"*": {hour: 1}}}
   bursty: {requests: {GET: {second: 20, burst: 100}}}
   hourly: {requests: {GET: {second: 1000, hour: 100}}}
+  daily: {requests: {GET: {day: 7, month: 1k}}}
 users:
   "team-*": pro
   team-x: free
   bob: bursty
   carol: hourly
-`})
+  dave: daily
+`, zone, starts.Format("15:04"))})
 	for _, tt := range []struct {
 		name, method, path, user string
 		admitted                 int
@@ -147,6 +154,7 @@ users:
 		{"an exempt user", "GET", "/bucket/key", "mon-1", 50, ""},
 		{"an exempt path", "GET", "/static/x", "a", 50, ""},
 		{"no name", "GET", "/bucket/key", "", 1, "*/hour"},
+		{"a day", "GET", "/bucket/key", "dave", 7, "GET/day"},
 	} {
 		admitted := 0
 		testkit.Eventually(t, tt.name, func() error {
@@ -163,6 +171,23 @@ users:
 				t.Errorf("%s: %d after %d, by %s, want it refused by %q", tt.name, res.StatusCode, admitted, policy, tt.limit)
 			}
 		}
+	}
+
+	// The rest of the day is refused by each HAProxy alone, which knows how long that is.
+	for _, in := range s.Instances {
+		testkit.Eventually(t, "HAProxy refuses dave by itself", func() error {
+			const refused = `sluice_requests_total{limit="GET/day",verdict="refused"}`
+			before := in.Metric(t, refused)
+			res, _ := scene.Get(t, in.Address, "dave")
+			retry, err := strconv.Atoi(res.Header.Get("Retry-After"))
+			if left := int(time.Until(starts).Seconds()); err != nil || retry < left-1 || retry > left+3 || res.Header.Get("RateLimit-Policy") != `"GET/day";q=7;w=86400` {
+				t.Errorf("%d %v, want it refused by a day that is over in %d s", res.StatusCode, res.Header, left)
+			}
+			if in.Metric(t, refused) != before {
+				return fmt.Errorf("the agent was asked")
+			}
+			return nil
+		})
 	}
 
 	// A burst is what was left unused in the seconds before, and no more.
