@@ -50,7 +50,7 @@ func (p *Polygen) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
 
 // User returns what is known of a user.
 func (p *Polygen) User(who api.Who) api.User {
-	p.recallCosts(who.Key())
+	p.recall(who.Key())
 	u := p.lockUsers()
 	out := u.view.User(p.clock.Now(), who.Key())
 	u.mu.Unlock()

@@ -21,7 +21,7 @@ const thousandTokens = `version: 1
 default_tier: free
 costs: {tokens: {estimate: {default: 10}}}
 tiers:
-  free: {requests: {GET: 10}, costs: {tokens: {day: 1000}}}
+  free: {requests: {GET: 10, PUT: {month: 5k}}, costs: {tokens: {day: 1000}}}
 `
 
 // newCosting makes a polygen with limits of costs that does not run yet.
@@ -73,7 +73,7 @@ func TestCostsAreShown(t *testing.T) {
 	if got, want := budgetOf(g.User("alice")), "spent, 1000 of 1000 used, 0 left"; got != want {
 		t.Errorf("User(alice): %s, want %s", got, want)
 	}
-	if o := g.User("alice").Limits[1].Origin; o == nil || o.Field != "costs.tokens/day" || o.Line != 5 {
+	if o := g.User("alice").Limits[2].Origin; o == nil || o.Field != "costs.tokens/day" || o.Line != 5 {
 		t.Errorf("the limit comes from %+v, want costs.tokens/day in line 5", o)
 	}
 	users := g.Users(api.ByCost("tokens"), 2)
@@ -138,7 +138,7 @@ func TestBudgetsOfManyTiers(t *testing.T) {
 	t.Error("there is no such metric")
 }
 
-// A polygen that has heard of no charge tells of one all the same, when it is asked about the user.
+// A polygen that has heard of no charge and no request tells of them all the same, when it is asked about the user.
 func TestRestartedPolygenKnowsBudgets(t *testing.T) {
 	t.Parallel()
 	_, addr := testkit.Redis(t)
@@ -147,6 +147,12 @@ func TestRestartedPolygenKnowsBudgets(t *testing.T) {
 	for i, user := range charged {
 		a.charge(user, uint64(i+1), 1000+int64(i))
 	}
+	puts := limits.Rate{Class: "PUT", Window: limits.Month}
+	now, err := a.bus.Time(t.Context())
+	testkit.Must(t, err)
+	month, _ := puts.Bounds(now.Unix())
+	_, err = a.bus.Take(t.Context(), "one", []ratelimit.Ask{{Key: ratelimit.Key{Class: "PUT", User: "carl", Window: limits.Month}, WindowStart: month, Limit: 5000, Debt: 3}})
+	testkit.Must(t, err)
 	one := newCosting(t, addr, "one").run(t).awaitLead(t)
 	if list := one.Users(api.ByCost("tokens"), 20); len(list.Users) != 0 {
 		t.Errorf("%d users are listed before anything was heard of them, want none", len(list.Users))
@@ -160,6 +166,12 @@ func TestRestartedPolygenKnowsBudgets(t *testing.T) {
 			return nil
 		})
 	}
+	testkit.Eventually(t, "it knows of carl's requests", func() error {
+		if got := one.User("carl").Limits[1]; got.Name != "PUT/month" || got.Used != 3 || *got.Left != 4997 {
+			return fmt.Errorf("%+v, want 3 used and 4997 left", got)
+		}
+		return nil
+	})
 	// Those who were asked about are known from then on.
 	testkit.Eventually(t, "it lists them", func() error {
 		list := one.Users(api.ByCost("tokens"), 20)

@@ -28,7 +28,7 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 		return nil, nil, err
 	}
 	if q.User != "" {
-		p.recallCosts(q.Key())
+		p.recall(q.Key())
 	}
 	c := make(chan *api.Message, 1)
 	c <- p.answer(q, lookFor)

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/cost"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -20,7 +21,7 @@ const (
 	lookAtOnce = 1000
 	// lookFor is how long a look at all users answers further questions.
 	lookFor = 500 * time.Millisecond
-	// recallWithin is how long Redis has to answer what a user was charged.
+	// recallWithin is how long Redis has to answer what a user has used.
 	recallWithin = 125 * time.Millisecond
 )
 
@@ -140,22 +141,29 @@ func (p *Polygen) forgetUsers(now time.Time) {
 	p.metrics.usersSeen.Set(float64(known))
 }
 
-// recallCosts reads from Redis what a user was charged. A polygen that was restarted has no reports of a budget that was
-// spent in the morning, and reports come for every 32nd of a limit only.
-func (p *Polygen) recallCosts(key string) {
+// recall reads from Redis what a user was charged, and used of longer windows of requests. A polygen that was restarted has
+// no reports of a budget that was spent in the morning, and reports come for every 32nd of a limit only.
+func (p *Polygen) recall(key string) {
 	l := p.set.Load().User(key)
-	if !l.LimitsCosts() || p.cutOff() != nil {
+	if p.cutOff() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), recallWithin)
 	defer cancel()
 	began := p.clock.Now()
-	pools, err := p.options.Bus.Charges(ctx, key, l.Costs(), began.Unix())
+	totals, err := p.options.Bus.Totals(ctx, key, l.Rates(), began.Unix())
+	var pools cost.Pools
+	if err == nil && l.LimitsCosts() {
+		pools, err = p.options.Bus.Charges(ctx, key, l.Costs(), began.Unix())
+	}
 	if err != nil {
-		p.options.Logger.Debug("costs not read", slog.Any("error", err))
+		p.options.Logger.Debug("use not read", slog.String("user", key), slog.Any("error", err))
 		return
 	}
 	u := p.lockUsers()
+	defer u.mu.Unlock()
 	u.view.Recalled(began, p.clock.Now(), key, pools)
-	u.mu.Unlock()
+	for _, t := range totals {
+		u.view.RecalledRequests(began, p.clock.Now(), t.Key, t.Second, t.Total)
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/cost"
 	rates "github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 // Of each limit the pools of two windows are read, of that user alone.
@@ -59,6 +60,26 @@ func chargesAreRead(t *testing.T, s *server) {
 		if got := read(user, of...); len(got) > 0 {
 			t.Errorf("of %s with %d limits: %v, want none", user, len(of), got)
 		}
+	}
+
+	// Of requests the same, of windows longer than a second.
+	get := rates.Rate{Class: "GET", Window: rates.Day}
+	ask := func(user string, w rates.Window, start int64, n int) ratelimit.Ask {
+		return ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: user, Window: w}, WindowStart: start, Limit: 1000, Debt: n}
+	}
+	today, _ := get.Bounds(noon)
+	_, err := b.Take(t.Context(), "a", []ratelimit.Ask{ask("alice", rates.Day, today, 4), ask("alice", rates.Day, today-86400, 5),
+		ask("alice", rates.Day, today-2*86400, 6), ask("alice", rates.Hour, noon, 7), ask("bob", rates.Day, today, 8)})
+	testkit.Must(t, err)
+	totals, err := b.Totals(t.Context(), "alice", slices.Values([]rates.Rate{{Class: "GET"}, get, {Class: "PUT", Window: rates.Month}}), noon)
+	testkit.Must(t, err)
+	month, _ := rates.Rate{Window: rates.Month}.Bounds(noon)
+	of := func(class string, w rates.Window, second int64, total int) redisbus.UsageEntry {
+		return redisbus.UsageEntry{Second: second, Key: ratelimit.Key{Class: class, User: "alice", Window: w}, Total: total}
+	}
+	if diff := cmp.Diff([]redisbus.UsageEntry{of("GET", rates.Day, today-86400, 5), of("GET", rates.Day, today, 4),
+		of("PUT", rates.Month, (*rates.Calendar)(nil).Previous(rates.Month, noon), 0), of("PUT", rates.Month, month, 0)}, totals); diff != "" {
+		t.Errorf("alice's requests (-want +got):\n%s", diff)
 	}
 
 	// What another version wrote is an error, not a number.

@@ -108,6 +108,10 @@ func theirPart(ctx context.Context, agent, polygen *redisbus.Bus) map[string]fun
 			_, err := polygen.Charges(ctx, "alice", slices.Values([]rates.Cost{{Unit: "tokens", Window: rates.Day, Max: 9}}), 4_000_060_800)
 			return err
 		},
+		"Totals": func() error {
+			_, err := polygen.Totals(ctx, "alice", slices.Values([]rates.Rate{{Class: "GET", Window: rates.Day}}), 4_000_003_200)
+			return err
+		},
 		"Slots": func() error {
 			_, err := agent.Slots(ctx, "a", 0, []concurrency.Ask{{User: "alice", Seq: 1, Want: 1, Active: 1, Limit: 1}})
 			return err

@@ -86,7 +86,7 @@ type window struct {
 	calendar *limits.Calendar
 	totals   [3]total // in no order
 
-	reported int64 // of costs: when the last report came, in ns
+	reported int64 // when the last report came, in ns
 	// Of requests: the last throttle.
 	throttled      int64 // begin of the throttled window, in s
 	throttledUntil int64 // its end, in ns; 0: never
@@ -276,7 +276,9 @@ func (v *View) Usage(at time.Time, k ratelimit.Key, begin int64, n int) {
 	if instances := len(v.live); instances > 1 && credit.Possible(r.limits, instances) {
 		n = max(0, n-instances*credit.Portion(limit.Max, instances))
 	}
-	r.window(limit.Class, k.Window, limit.Calendar, false).set(at.UnixNano(), total{begin: begin, Total: cost.Total{Charged: int64(n)}})
+	w := r.window(limit.Class, k.Window, limit.Calendar, false)
+	w.reported = at.UnixNano()
+	w.set(w.reported, total{begin: begin, Total: cost.Total{Charged: int64(n)}})
 }
 
 // Charged takes what a user was charged of a unit in the window that begins at a second of the cluster.
@@ -289,6 +291,19 @@ func (v *View) Charged(at time.Time, key, unit string, of limits.Window, begin, 
 			w.reported = now
 			w.charge(now, c, begin, cost.Total{Charged: charged})
 		}
+	}
+}
+
+// RecalledRequests takes the total of a window of requests from Redis, read from began on.
+func (v *View) RecalledRequests(began, at time.Time, k ratelimit.Key, begin int64, n int) {
+	// A question about a name without requests must not take the place of a user.
+	limit, ok := v.lookUp(k.User).limits.Rate(k.Class, k.Window)
+	if n == 0 || !ok {
+		return
+	}
+	// A report that came meanwhile may be newer.
+	if w := v.record(at.UnixNano(), k.User).window(limit.Class, k.Window, limit.Calendar, false); w.reported < began.UnixNano() {
+		w.set(at.UnixNano(), total{begin: begin, Total: cost.Total{Charged: int64(n)}})
 	}
 }
 
