@@ -21,6 +21,8 @@ import (
 
 const slowDown = `<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>`
 
+const accessDenied = `<?xml version="1.0" encoding="UTF-8"?><Error><Code>AccessDenied</Code><Message>A limit of 0 refuses this request.</Message></Error>`
+
 // plain are the shipped files and nothing else.
 var plain = setup{}
 
@@ -57,8 +59,14 @@ func wantRefused(t *testing.T, got answer, reason, limit, policy string, least, 
 		want["RateLimit-Policy"] = fmt.Sprintf(`"%s";%s`, limit, policy)
 	}
 	body := fmt.Sprintf("Refused (%s): the limit %s is used up. Retry after %s s.\n", reason, limit, retry)
+	if reason == "denied" {
+		body = fmt.Sprintf("Refused (denied): the limit %s is 0, so that no such request is allowed.\n", limit)
+	}
 	if got.Status == 503 {
 		want["Content-Type"], body = "application/xml", slowDown
+		if reason == "denied" {
+			body = accessDenied
+		}
 	}
 	if diff := cmp.Diff(want, fields(got)); diff != "" {
 		t.Errorf("%d, fields (-want +got):\n%s", got.Status, diff)
@@ -74,6 +82,7 @@ func TestAgentRefusal(t *testing.T) {
 		"all":        {"request-rate", "*", 200, 7, 0},
 		"hour":       {"request-rate", "LIST/hour", 20000, 1234, 3600},
 		"concurrent": {"concurrent-requests", "*", 10, 2, 0},
+		"zero":       {"denied", "tokens/day", 0, 0, 0},
 	}
 	r := shared(t, usual)
 	r.refuseWith(func(q question) *verdict { return verdicts[q.User] })
@@ -87,6 +96,7 @@ func TestAgentRefusal(t *testing.T) {
 			{"request rate of all classes", httpRequest("POST", "/", "X-User: all", "Content-Length: 0"), "request-rate", "*", "q=200;w=1", 7},
 			{"longer window", httpGET("/", "X-User: hour"), "request-rate", "LIST/hour", "q=20000;w=3600", 1234},
 			{"requests in progress", httpGET("/", "X-User: concurrent"), "concurrent-requests", "concurrent-requests", `q=10;qu="concurrent-requests"`, 1},
+			{"a limit of 0", httpGET("/", "X-User: zero"), "denied", "tokens/day", "", 60},
 			{"S3", httpGET("/", "Authorization: AWS rate:sig"), "request-rate", "GET", "q=100;w=1", 1},
 		} {
 			t.Run(fmt.Sprint(status, " ", row.name), func(t *testing.T) {
@@ -120,13 +130,14 @@ func TestNativeRefusal(t *testing.T) {
 	put := func(target, user string) string {
 		return httpRequest("PUT", target, "X-User: "+user, "Content-Length: 0")
 	}
-	const blocked = `q=10;qu="concurrent-requests"`
+	const blocked, denied = `q=10;qu="concurrent-requests"`, "denied"
 	for _, row := range []struct{ name, request, limit, policy string }{ // allowed if there is no limit
 		{"class", httpGET("/", "X-User: alice"), "GET", "q=100;w=1"},
 		{"other class of the same user", put("/", "alice"), "", ""},
 		{"other user", httpGET("/", "X-User: alic"), "", ""},
 		{"all classes", put("/", "carol"), "*", "q=200;w=1"},
-		{"limit not known", httpGET("/", "X-User: unknown"), "GET/minute", ""},
+		{"limit not known", httpGET("/", "X-User: unknown"), "GET", ""},
+		{"a limit of 0", httpGET("/", "X-User: zero"), "GET/minute", denied},
 		{"blocked", httpGET("/", "X-User: bob"), "concurrent-requests", blocked},
 		{"blocked and throttled", httpGET("/", "X-User: both"), "concurrent-requests", blocked},
 		{"deadline passed", httpGET("/", "X-User: late"), "", ""},
@@ -150,7 +161,7 @@ func TestNativeRefusal(t *testing.T) {
 				key           string
 				limit, window int
 			}{
-				{"GET|alice", 100, 0}, {"*|carol", 200, 0}, {"GET|unknown", 0, 60}, {"GET|both", 100, 0},
+				{"GET|alice", 100, 0}, {"*|carol", 200, 0}, {"GET|unknown", 0, 0}, {"GET|zero", 0, 60}, {"GET|both", 100, 0},
 				{"LIST|op", 30, 60}, {"GET|verb", 7, 3600}, {"LIST|verb", 30, 60}, {"*|verb", 9, 0}, {"*|all", 9, 3600},
 				{"LIST|two", 30, 1}, {"*|two", 9, 60}, {"*|odd", 9, 7}, {"GET|day", 1000, 82800}, {"*|day", 2000, 90000},
 				{"*|month", 1e9, 2419200}, {"|none", 5, 0}, {"-|none", 5, 0},
@@ -173,9 +184,12 @@ func TestNativeRefusal(t *testing.T) {
 			if got.Status != 429 || asked != 0 || seen != 0 {
 				t.Errorf("status %d, agent asked %d times, origin %d; want 429 and neither", got.Status, asked, seen)
 			}
-			if row.policy == blocked {
+			switch row.policy {
+			case blocked:
 				wantRefused(t, got, row.limit, row.limit, row.policy, 1, 1)
-			} else {
+			case denied:
+				wantRefused(t, got, denied, row.limit, "", 60, 60)
+			default:
 				wantRefused(t, got, "request-rate", row.limit, row.policy, 2000, 3000) // the fifty minutes that were taught
 			}
 		})
@@ -456,6 +470,17 @@ func TestFailsOpen(t *testing.T) {
 	wants("bob", 429)
 	r.down(t)
 	wants("alice", 200)
+	// The default tier may have no GETs, in the generation of the row, and then not any more.
+	for generation, want := range map[int]int{7: 429, 8: 200} {
+		r.teachRow(t, generation, 0, 0)
+		if out := r.cli(t, "set table sluice/credit key GET data.gpt0 7"); out != "" {
+			t.Fatal(out)
+		}
+		wants("alice", want)
+		if got := r.send(t, httpRequest("PUT", "/", "X-User: alice", "Content-Length: 0"))[0]; got.Status != 200 {
+			t.Errorf("status of a PUT in generation %d = %d, want 200", generation, got.Status)
+		}
+	}
 	r.listen(t, filepath.Join(r.dir, "spoa.sock"))
 	testkit.Eventually(t, "the agent is asked again when it returns", func() error {
 		if got := r.get(t, "X-User: alice"); got.Status != 429 {

@@ -36,7 +36,7 @@ The first line has the cluster's time, which polygen answers and whether it lead
 
 user: the name, in quotes if it is not plain; ~HASH if it is too long or odd to be sent
 
-tier, state: ok, throttled (until the window of a request limit ends), blocked (until less is in progress) or spent (nothing is left of a limit of costs)
+tier, state: ok, throttled (until the window of a request limit ends), blocked (until less is in progress), spent (nothing is left of a limit of costs) or denied (by a limit of 0)
 
 rate/s: requests that were admitted; refused/s: and refused; in progress: requests; down, up: bytes per second
 

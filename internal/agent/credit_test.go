@@ -514,6 +514,14 @@ func TestGenerations(t *testing.T) {
 		if third[peers.GPC0] != 0 || third[peers.GPC1] != 1 {
 			t.Errorf("part of users nobody could be asked about = %d a second, %d in progress; want no limit and 1", third[peers.GPC0], third[peers.GPC1])
 		}
+		// A class that the default tier may not have is a row of its own, and no part of the others'.
+		r.force(parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 0, PUT: 40, POST: {second: 0, mode: dry-run}}}}\n"))
+		fourth := row()
+		r.limiter.mu.Lock()
+		defer r.limiter.mu.Unlock()
+		if fourth[peers.GPC0] != 10 || len(r.denied) != 1 || r.denied["GET"][peers.GPT0] != fourth[peers.GPT0] {
+			t.Errorf("part = %d a second, rows of classes %v; want 10, and GET's of the generation", fourth[peers.GPC0], r.denied)
+		}
 	})
 }
 

@@ -3,6 +3,7 @@ package agent
 import (
 	"time"
 
+	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -15,14 +16,14 @@ import (
 // A request needs a slot, a token of each limit, and room for what it may cost: all of them or none. Limits in a
 // dry run are asked last.
 func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits) verdict {
-	// Operators asked for it (on_redis_loss: open), or Redis has been lost for longer than they let hold.
-	if l.shardOf(q.user).reach.open.Load() {
-		return verdict{allowed: true, priority: of.Priority}
-	}
 	// Arrays of this function's frame: to allocate them for each request would cost more than the verdict.
 	var room [2 * limits.MaxRates]limits.Rate
 	var rates, dry rates
 	rates[own], dry[own] = splitRates(of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
+	// Operators asked for it (on_redis_loss: open), or Redis has been lost for longer than they let hold. A limit of 0 needs no Redis.
+	if _, denied := ratelimit.Denied(rates[own]); !denied && l.shardOf(q.user).reach.open.Load() {
+		return verdict{allowed: true, priority: of.Priority}
+	}
 	possible := l.inForce.possible(q.user, of)
 	// HAProxy drew the tickets: tokens of the agent would count the request twice.
 	if possible && q.credit.drawn {
@@ -42,6 +43,10 @@ func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits) verdict
 	n.tokens[own].key = q.user
 	n.tokens[own].credit = q.credit.status(possible)
 	if refused, by := l.enforce(&n, of, &rates); by {
+		// Credit of the limits before would serve while no agent answers.
+		if refused.cause == cause.LimitZero && q.credit.places.Lent {
+			l.update(func(now time.Time) { l.withdraw(now, q.user, now.Unix()) })
+		}
 		return refused
 	}
 	// From here on the request is allowed: what a dry run says of it changes nothing.
@@ -96,7 +101,9 @@ type tokens struct {
 // enforce takes what the request needs, or reports how it is refused.
 func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused verdict, by bool) {
 	n.slot.Allowed = true
-	counted := of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce && n.later != costOnly
+	// A request that a limit of 0 refuses does not wait for a place.
+	_, denied := ratelimit.Denied(rates[own])
+	counted := of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce && n.later != costOnly && !denied
 	switch {
 	case counted && n.inLine:
 		// It waits in line for longer than a second may last: tokens taken before would be

@@ -5,13 +5,15 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/agent/peers"
 	"github.com/sluice-qos/sluice/pkg/credit"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// creditTable is haproxy.cfg's. It has one row: the generation of the credit that
+// creditTable is haproxy.cfg's. It has the row creditRow: the generation of the credit that
 // HAProxy renews, and what each user may have here whom nobody could be asked about, in
-// requests a second and in requests in progress.
+// requests a second and in requests in progress. Each class of which the default tier has a limit
+// of 0 is a row of the generation in which that is so.
 var creditTable = peers.Table{
-	Name: "/credit", KeyLen: 16, Expire: time.Hour,
+	Name: "/credit", KeyLen: 40, Expire: time.Hour,
 	Data: []peers.DataType{peers.GPT0, peers.GPC0, peers.GPC1},
 }
 
@@ -40,6 +42,11 @@ func (a *Agent) teachCredit() {
 		if of, ok := set.TierLimits(set.DefaultTier()); ok {
 			requests, places := credit.Unasked(of, instances)
 			values[peers.GPC0], values[peers.GPC1] = uint64(requests), uint64(places)
+			for r := range of.Rates() {
+				if r.Max == 0 && r.Mode == limits.Enforce {
+					a.teach(creditTable.Name, r.Class, peers.Values{peers.GPT0: uint64(c.generation)}, creditTable.Expire)
+				}
+			}
 		}
 	}
 	a.teach(creditTable.Name, creditRow, values, creditTable.Expire)

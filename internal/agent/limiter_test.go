@@ -12,10 +12,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sluice-qos/sluice/internal/agent/peers"
 	"github.com/sluice-qos/sluice/internal/daemon"
 	"github.com/sluice-qos/sluice/internal/redisbus"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -145,6 +147,54 @@ func TestOpenLimiterAdmitsEverything(t *testing.T) {
 		r.want("alice", "GET", false, 0)
 		r.limiter.shards[0].reach.open.Store(true)
 		r.want("alice", "GET", true, 0)
+		r.force(parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {requests: 0}}\n"))
+		r.want("alice", "GET", false, 0)
+	})
+}
+
+// A limit of 0 refuses before a place is taken or waited for, HAProxy is told once until it has forgotten, and credit of before is
+// taken back.
+func TestLimitOfZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		r.force(parse(t, `version: 1
+default_tier: free
+costs: {tokens: {estimate: {default: 5}}}
+tiers:
+  free: {requests: {GET: {minute: 0}, POST: {second: 0, mode: dry-run}}, concurrent: 1, over_limit: {concurrent: wait 2s}}
+  budget: {costs: {tokens: {day: 0}}}
+users: {bob: budget}
+`))
+		r.want("alice", "PUT", true, 0) // the only place
+		begin := time.Now().Unix()
+		for range 3 {
+			want := verdict{cause: cause.LimitZero, rate: limits.Rate{Class: "GET", Window: limits.Minute}, window: 60}
+			got := r.Agent.verdict(question{user: "alice", verb: "GET", credit: haproxyCredit{places: concurrency.Places{Lent: true}}})
+			if got.retry = 0; got != want {
+				t.Errorf("a GET: %+v, want %+v", got, want)
+			}
+		}
+		teach := func() peers.Values { return r.taught["/throttle GET|alice"] }
+		for _, n := range r.told() {
+			r.teachThrottle(n)
+		}
+		if got := teach(); got[peers.GPC0] != 0 || got[peers.GPC1] != 60 || int64(got[peers.GPT0]) < begin+100 {
+			t.Errorf("HAProxy was taught %v, want a limit of 0 without an end", got)
+		}
+		if n := testutil.ToFloat64(r.metrics.throttled); n != 1 {
+			t.Errorf("HAProxy was taught %v times, want once for the three", n)
+		}
+		if r.limiter.credits.withdrawals["alice"] == nil {
+			t.Error("the credit of before is not taken back")
+		}
+		if got := r.Agent.verdict(question{user: "bob", verb: "GET"}); got.allowed || got.cause != cause.LimitZero || got.cost.Name() != "tokens/day" {
+			t.Errorf("what costs tokens: %+v, want refused by tokens/day", got)
+		}
+		r.force(parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 9}}}\n"))
+		if got := teach(); got != (peers.Values{}) {
+			t.Errorf("HAProxy has %v after the limit was raised, want it lifted", got)
+		}
+		r.want("dave", "GET", true, 0)
 	})
 }
 

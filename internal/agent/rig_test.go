@@ -75,6 +75,7 @@ type rig struct {
 	pool     *pool
 	taught   map[string]peers.Values  // HAProxy's tables, by table and key; limiter.mu guards it
 	row      peers.Values             // of the table of credit, as last taught; limiter.mu guards it
+	denied   map[string]peers.Values  // the other rows, by class; limiter.mu guards them
 	natives  []ratelimit.TableEntry   // see told; limiter.mu guards it
 	blocks   []concurrency.TableEntry // see toldOfBlocks; limiter.mu guards it
 	shares   []bandwidth.TableEntry   // see toldOfShares; limiter.mu guards it
@@ -118,10 +119,14 @@ func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
 		t.Fatal(err)
 	}
 	a.serving.Store(true) // its tests ask it without a socket
-	r := &rig{Agent: a, t: t, registry: o.Registerer.(*prometheus.Registry), pool: p, taught: map[string]peers.Values{}}
+	r := &rig{Agent: a, t: t, registry: o.Registerer.(*prometheus.Registry), pool: p, taught: map[string]peers.Values{}, denied: map[string]peers.Values{}}
 	a.teach = func(table, key string, values peers.Values, ttl time.Duration) {
 		if table == creditTable.Name {
-			r.row = values
+			if key == creditRow {
+				r.row = values
+			} else {
+				r.denied[key] = values
+			}
 			return
 		}
 		r.taught[table+" "+key] = values

@@ -40,8 +40,11 @@ func (t *throttles) shouldTeach(now time.Time, n ratelimit.TableEntry) bool {
 		return false
 	case !n.Lift && there && held.End > n.End:
 		return false
+	// Many requests may arrive before HAProxy has the entry.
+	case !n.Lift && there && held.Limit == 0 && now.Sub(held.taught) < time.Second:
+		return false
 	// Those of a second are not remembered: they end before any other.
-	case !n.Lift && n.Key.Window != limits.Second:
+	case !n.Lift && (n.Key.Window != limits.Second || n.Limit == 0):
 		t.put(key, throttled{n, now})
 	default:
 		t.drop(key)
@@ -61,7 +64,7 @@ func (t *throttles) outdated(set *limits.Set) (lift []ratelimit.TableEntry) {
 			r, ok := set.User(n.Key.User).Rate(n.Key.Class, n.Key.Window)
 			// Another limit may admit more, so HAProxy must ask again. If it is spent as well, the next
 			// question brings the throttle back.
-			if !ok || r.Mode != limits.Enforce || r.Max != n.Limit || !endsAt(r, n.End) {
+			if !ok || r.Mode != limits.Enforce || r.Max != n.Limit || r.Max > 0 && !endsAt(r, n.End) {
 				delete(all, key)
 				n.Lift = true
 				lift = append(lift, n.TableEntry)
@@ -82,7 +85,7 @@ func endsAt(r limits.Rate, second int64) bool {
 // speak of keys of which no request has come here.
 func (a *Agent) teachThrottle(n ratelimit.TableEntry) {
 	r, ok := a.limiter.inForce.limitsOf(n.Key.User).Rate(n.Key.Class, n.Key.Window)
-	if !n.Lift && (!ok || r.Mode != limits.Enforce) {
+	if !n.Lift && (!ok || r.Mode != limits.Enforce || n.Limit == 0 && r.Max > 0) {
 		return
 	}
 	if !a.limiter.throttles.shouldTeach(a.clock.Now(), n) {

@@ -37,6 +37,7 @@ const (
 	rateReason = "request-rate"
 	slotReason = "concurrent-requests"
 	costReason = "cost"
+	zeroReason = "denied" // a limit of 0 of requests or of what they cost
 )
 
 // answerQuestion answers one request start. HAProxy gets variables only if the request is
@@ -105,6 +106,10 @@ func (v *verdict) answerRefused(r *spop.Request) {
 	} else {
 		r.SetString("reason", rateReason)
 		r.SetUint("limit", uint32(v.rate.Max))
+	}
+	if v.cause == cause.LimitZero {
+		r.SetString("reason", zeroReason)
+		return
 	}
 	// Rounded up, and never 0: whoever comes back as told finds the next window begun.
 	r.SetUint("retry", uint32(max(1, math.Ceil(v.retry.Seconds()))))

@@ -107,6 +107,7 @@ const (
 	Throttled State = "throttled" // until the window of a request limit ends
 	Blocked   State = "blocked"   // until less is in progress
 	Spent     State = "spent"     // until the window of a limit of costs ends, or something is given back: what costs that unit is refused
+	Denied    State = "denied"    // by a limit of 0, until the limit changes
 )
 
 // Reason is why a request is refused, in the words of the header Sluice-Reason.
@@ -117,6 +118,7 @@ const (
 	RequestRate        Reason = "request-rate"
 	ConcurrentRequests Reason = "concurrent-requests"
 	Cost               Reason = "cost"
+	LimitZero          Reason = "denied"
 )
 
 // Why is a limit that is reached now.
@@ -125,8 +127,8 @@ type Why struct {
 	Reason Reason      `json:"reason"`
 	Cause  cause.Cause `json:"cause,omitempty"` // of the refusals that HAProxy makes by itself, as its access log has it; absent if it makes none
 	Mode   string      `json:"mode"`            // enforce, or dry-run: nobody is refused
-	Since  time.Time   `json:"since"`           // when that was decided
-	Until  *time.Time  `json:"until,omitempty"` // when it ends by itself; absent for a block
+	Since  time.Time   `json:"since,omitzero"`  // when that was decided; absent for a limit of 0
+	Until  *time.Time  `json:"until,omitempty"` // when it ends by itself; absent for a block and a limit of 0
 }
 
 // Limit is a limit and its use.

@@ -130,7 +130,7 @@ func (c *userCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.limit, float64(l.Max), label, l.Name)
 			gauge(c.used, float64(used), label, l.Name)
 		}
-		for _, reason := range []api.Reason{api.RequestRate, api.ConcurrentRequests, api.Cost} {
+		for _, reason := range []api.Reason{api.RequestRate, api.ConcurrentRequests, api.Cost, api.LimitZero} {
 			limited := 0.0
 			if slices.ContainsFunc(use.Why, func(w api.Why) bool { return w.Reason == reason && w.Mode == limits.Enforce.String() }) {
 				limited = 1

@@ -237,7 +237,7 @@ func TestReload(t *testing.T) {
 	}
 	write(t, path, broken)
 	for range 2 { // every time, not only the first
-		want := path + `:3:28: tier "free": concurrent must be 1 or more, got 0; write unlimited to lift the limit`
+		want := path + `:3:28: tier "free": concurrent must be 1 or more, got 0; write requests: 0 to refuse every request, or unlimited to lift the limit`
 		var errs limitfile.Errors
 		if err := h.Reload(); !errors.As(err, &errs) || err.Error() != want {
 			t.Errorf("Reload of a broken file = %v, want %s", err, want)

@@ -28,6 +28,8 @@ const (
 	// EstimateTooLarge: the request is estimated to cost more than the whole limit of a window, so
 	// that it can never be admitted.
 	EstimateTooLarge Cause = "estimate-too-large"
+	// LimitZero: the limit is 0, so that it refuses every request that counts against it.
+	LimitZero Cause = "limit-zero"
 	// QueueFull: as many requests of the user wait for an answer as the limit could still admit.
 	QueueFull Cause = "queue-full"
 	// LineFull: too many requests wait in line for a place (over_limit: wait), or some wait and
@@ -55,5 +57,5 @@ const (
 
 // Agent returns the causes of refusals by the agent.
 func Agent() []Cause {
-	return []Cause{OwnCount, Pool, RedisLost, RedisLate, CreditSpent, CreditUnknown, EstimateTooLarge, QueueFull, LineFull, LineTimeout}
+	return []Cause{OwnCount, Pool, RedisLost, RedisLate, CreditSpent, CreditUnknown, EstimateTooLarge, LimitZero, QueueFull, LineFull, LineTimeout}
 }

@@ -84,6 +84,8 @@ func TestAgentNamesTheLimitThatLastsLongest(t *testing.T) {
 	o.want(of, 100, refusal(of[0], cause.Pool))
 	o.want(of, 200, refusal(of[0], cause.EstimateTooLarge))
 	o.want(of, 10_001, refusal(of[2], cause.EstimateTooLarge))
+	none := limits.Cost{Unit: "tokens", Window: limits.Day}
+	o.want([]limits.Cost{none}, 0, refusal(none, cause.LimitZero))
 	o.now = o.now.Add(time.Minute)
 	o.want(of, 100, cost.Verdict{Allowed: true, Charged: true, Second: o.now.Unix()})
 	o.now = o.now.Add(time.Minute)

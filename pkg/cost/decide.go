@@ -73,6 +73,8 @@ func (a *Agent) refusedBefore(u *user, needs []Need, now int64) (v Verdict, refu
 		p := u.pool(n.Cost, sec)
 		why := cause.Pool
 		switch {
+		case n.Cost.Max == 0:
+			why = cause.LimitZero
 		case !n.entry(sec).Fits(0):
 			why = cause.EstimateTooLarge
 		case now >= p.until || n.Amount < p.refused:
@@ -80,7 +82,7 @@ func (a *Agent) refusedBefore(u *user, needs []Need, now int64) (v Verdict, refu
 		}
 		this := refuse(n.Cost, why, sec)
 		// A request that is too large for any window is told so first: to come again would be in vain.
-		hopeless := why == cause.EstimateTooLarge && v.Cause == cause.Pool
+		hopeless := why != cause.Pool && v.Cause == cause.Pool
 		if !refused || hopeless || why == v.Cause && this.End() > v.End() {
 			v, refused = this, true
 		}

@@ -9,6 +9,7 @@ func TestUnasked(t *testing.T) {
 		requests, places int
 	}{
 		{"{}", 1, 0, 0},
+		{`{requests: {GET: 0, PUT: 10}}`, 1, 10, 0},
 		{`{requests: {GET: 10, "*": 20}, concurrent: 5}`, 1, 10, 5},
 		{`{requests: {GET: 10, "*": 20}, concurrent: 5}`, 4, 2, 1},
 		{`{requests: {GET: 3}, concurrent: 3}`, 10, 1, 1},

@@ -30,7 +30,8 @@ func (v Verdict) End() int64 { _, end := v.Limit.Bounds(v.Second); return end }
 
 // TableEntry is an instruction for HAProxy's own table: refuse the key until its
 // window ends, or, with Lift, no longer. See RefuseFor for longer windows than a
-// second. There is none for limits that are not enforced.
+// second. A Limit of 0 has no end: that of its entry is later than RefuseFor, and it is repeated
+// with each request that comes through. There is none for limits that are not enforced.
 type TableEntry struct {
 	Key   Key
 	End   int64 // the second at which the window is over

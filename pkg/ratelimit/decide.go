@@ -22,6 +22,12 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate, credit Cre
 	if len(rates) == 0 {
 		return Verdict{Allowed: true, Second: now / second}, nil
 	}
+	if r, denied := Denied(rates); denied {
+		if r.Mode == limits.Enforce {
+			a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: Key{Class: r.Class, User: name, Window: r.Window}, End: now/second + limits.Month.Seconds()})
+		}
+		return Verdict{Limit: r, Cause: cause.LimitZero, Second: now / second}, nil
+	}
 	u := a.findOrAddUser(name)
 	if u == nil {
 		// Fail open: a bound on memory must not refuse anybody.
@@ -52,6 +58,16 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate, credit Cre
 		a.schedule(b, now)
 	}
 	return v, waiting
+}
+
+// Denied is the first of some limits that is 0. It refuses every request, so that nothing is counted and no pool is asked.
+func Denied(rates []limits.Rate) (by limits.Rate, any bool) {
+	for i := range rates {
+		if rates[i].Max == 0 {
+			return rates[i], true
+		}
+	}
+	return limits.Rate{}, false
 }
 
 // decide admits the request if every limit has a token for it, and refuses it

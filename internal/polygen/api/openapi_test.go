@@ -238,8 +238,8 @@ func (d *document) differences(t *testing.T, at string, s *schema, answer any, a
 
 // words are all values of the types that have few.
 var words = map[reflect.Type][]string{
-	reflect.TypeFor[api.State]():   {string(api.OK), string(api.Throttled), string(api.Blocked), string(api.Spent)},
-	reflect.TypeFor[api.Reason]():  {string(api.RequestRate), string(api.ConcurrentRequests), string(api.Cost)},
+	reflect.TypeFor[api.State]():   {string(api.OK), string(api.Throttled), string(api.Blocked), string(api.Spent), string(api.Denied)},
+	reflect.TypeFor[api.Reason]():  {string(api.RequestRate), string(api.ConcurrentRequests), string(api.Cost), string(api.LimitZero)},
 	reflect.TypeFor[cause.Cause](): {string(cause.ThrottleTable), string(cause.BlockTable)},
 	reflect.TypeFor[api.Kind]():    {string(api.Throttle), string(api.Block), string(api.Unblock), string(api.Refused)},
 	reflect.TypeFor[api.EventKind](): {string(api.ThrottleEvent), string(api.BlockEvent), string(api.UnblockEvent),

@@ -2,6 +2,7 @@ package view
 
 import (
 	"cmp"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -85,7 +86,7 @@ func (r *record) state(now, since int64) (api.State, []api.Why) {
 	}
 	for l := range r.limits.Rates() {
 		w := r.find(l.Class, l.Window, false)
-		if w == nil || w.throttledUntil <= since {
+		if l.Max == 0 || w == nil || w.throttledUntil <= since {
 			continue
 		}
 		// A higher limit that came after the throttle ends it, unless as much is used. Use below the old limit means
@@ -102,7 +103,7 @@ func (r *record) state(now, since int64) (api.State, []api.Why) {
 		for _, second := range [...]int64{second, c.WindowStart(second) - 1} {
 			in := r.charged(second, c)
 			begin, end := c.Bounds(second)
-			if in.Charged < c.Max || end*int64(time.Second) <= since {
+			if c.Max == 0 || in.Charged < c.Max || end*int64(time.Second) <= since {
 				continue
 			}
 			until := answerTime(end * int64(time.Second))
@@ -116,7 +117,26 @@ func (r *record) state(now, since int64) (api.State, []api.Why) {
 		mode := r.limits.ConcurrentMode
 		add(api.Why{Limit: concurrent, Reason: api.ConcurrentRequests, Cause: tableCause(api.Block, mode), Mode: mode.String(), Since: answerTime(r.blockedSince)}, api.Blocked)
 	}
+	for name, mode := range r.denials() {
+		add(api.Why{Limit: name, Reason: api.LimitZero, Mode: mode.String()}, api.Denied)
+	}
 	return state, why
+}
+
+// denials are the names of the limits that are 0, with their modes.
+func (r *record) denials() iter.Seq2[string, limits.Mode] {
+	return func(yield func(string, limits.Mode) bool) {
+		for l := range r.limits.Rates() {
+			if l.Max == 0 && !yield(l.Name(), l.Mode) {
+				return
+			}
+		}
+		for c := range r.limits.Costs() {
+			if c.Max == 0 && !yield(c.Name(), c.Mode) {
+				return
+			}
+		}
+	}
 }
 
 func (r *record) limitsOf(now int64, started map[string]float64) []api.Limit {
@@ -286,7 +306,7 @@ func nearestLimit(all []api.Limit, why []api.Why) *api.Near {
 		if limit.Last != nil && limit.Window == 1 && limit.Used < limit.Max {
 			limit.Used = *limit.Last
 		}
-		part := float64(limit.Used) / float64(limit.Max)
+		part := float64(limit.Used) / float64(max(1, limit.Max))
 		// A blocked user may be nearer to another limit meanwhile.
 		if slices.ContainsFunc(why, func(y api.Why) bool { return y.Limit == limit.Name && y.Mode == limits.Enforce.String() }) {
 			part = math.Inf(1)

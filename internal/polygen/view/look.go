@@ -81,7 +81,7 @@ func (l *Look) count(r *record) {
 	l.best[api.ByConcurrent].consider(float64(active), r)
 	l.best[api.ByDown].consider(float64(moved[bandwidth.Down]), r)
 	l.best[api.ByUp].consider(float64(moved[bandwidth.Up]), r)
-	if isLimited := l.countCharges(r) || r.maybeLimited(l.now-lately); !isLimited {
+	if isLimited := l.countCharges(r) || r.maybeLimited(l.now-lately) || refused > 0; !isLimited {
 		return // most users: state allocates
 	}
 	switch state, _ := r.state(l.now, l.now-lately); state {
@@ -91,6 +91,8 @@ func (l *Look) count(r *record) {
 		t.Spent++
 	case api.Blocked:
 		t.Blocked++
+	case api.Denied:
+		rate = refused // nothing else may start
 	default:
 		return
 	}
@@ -108,7 +110,7 @@ func (l *Look) countCharges(r *record) (any bool) {
 		longest[c.Unit] = c
 		if c.Window >= limits.Day && c.Mode == limits.Enforce {
 			near[c.Unit] += 0
-			if 100*r.charged(l.now/int64(time.Second), c).Charged >= nearBudget*c.Max { // see limits.MaxCost
+			if 100*r.charged(l.now/int64(time.Second), c).Charged >= nearBudget*c.Max && c.Max > 0 { // see limits.MaxCost
 				near[c.Unit] = 1
 			}
 		}

@@ -8,7 +8,7 @@
 //	use of a limit per second          the larger of the pool's count and the reported starts
 //	a throttle                         ends with its window, or when a higher limit comes that is not used up
 //	charged costs                      what a window was charged beyond its limit is a debt of the next one
-//	the state of a user                blocked before spent before throttled; a limit in a dry run changes no state
+//	the state of a user                denied before blocked before spent before throttled; a limit in a dry run changes no state
 //	too many users                     the one with the oldest report makes room; the number is counted
 //	a user who is quiet                is forgotten after an hour, or as long as the longest window with a count
 //	a look at all users                works in parts; users who come or go meanwhile are never listed twice

@@ -21,8 +21,7 @@ func TestParseCost(t *testing.T) {
 		estimate string // and as an estimate
 	}{
 		{"1", 1, "", ""},
-		{"0", 0, "must be 1 or more, got 0; write unlimited to lift the limit", ""},
-		{"-1", 0, "must be 1 or more, got -1; write unlimited to lift the limit", "must be 0 or more, got -1"},
+		{"-1", 0, "must be 0 or more, got -1; write unlimited to lift the limit", "must be 0 or more, got -1"},
 		{"20000", 20_000, "", ""},
 		{"20k", 20_000, "", ""},
 		{"1.5M", 1_500_000, "", ""},
@@ -56,7 +55,7 @@ func TestParseCost(t *testing.T) {
 		for _, as := range []struct {
 			what, err string
 			parse     func(string) (int64, error)
-		}{{"limit", tt.limit, costScale.parse}, {"estimate", tt.estimate, estimates.parse}} {
+		}{{"limit", tt.limit, costLimits.parse}, {"estimate", tt.estimate, estimates.parse}} {
 			got, err := as.parse(tt.in)
 			text := ""
 			if err != nil {

@@ -128,6 +128,10 @@ func (e *entryReader) readRequests(at place, n *yaml.Node) {
 	if !e.isPlain(n) || e.lifts("requests", n) {
 		return
 	}
+	if _, err := rateLimits.parse(n.Value); n.Kind == yaml.ScalarNode && err == nil {
+		e.readRate("requests."+limits.All, at, n)
+		return
+	}
 	for key, value := range e.eachEntry(n, at, `{GET: 100, "*": 200}`) {
 		if slices.Contains(e.classes, key.Value) {
 			e.readRate("requests."+key.Value, at.below(key.Value), value)
@@ -156,8 +160,8 @@ func (e *entryReader) readRate(name string, at place, n *yaml.Node) {
 	e.readFields(n, at, "{second: 10, minute: 100}", fields...)
 	e.needsWindow(n, at, "second", "10")
 	second, burst := lookup(n, "second"), lookup(n, "burst")
-	if burst != nil && (second == nil || isUnlimited(second)) {
-		e.errorf(burst, "%s.burst needs a limit for each second; write second: beside it", at)
+	if burst != nil && (second == nil || isUnlimited(second) || second.Value == "0") {
+		e.errorf(burst, "%s.burst needs a limit above 0 for each second; write second: beside it", at)
 	}
 }
 

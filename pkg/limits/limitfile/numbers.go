@@ -68,11 +68,11 @@ var (
 	dayStartForm = regexp.MustCompile(`^([01][0-9]|2[0-3]):[0-5][0-9]$`)
 
 	sizes            = kind[int64]{forms: sizeScale.forms, parse: sizeScale.parse, lifts: true}
-	rateLimits       = kind[int64]{forms: rateScale.forms, parse: rateScale.parse, lifts: true}
-	costLimits       = kind[int64]{forms: costScale.forms, parse: costScale.parse, lifts: true}
+	rateLimits       = orRefuse(kind[int64]{forms: rateScale.forms, parse: rateScale.parse, lifts: true})
+	costLimits       = orRefuse(kind[int64]{forms: costScale.forms, parse: costScale.parse, lifts: true})
 	estimates        = kind[int64]{forms: estimateScale.forms, parse: estimateScale.parse}
 	perSecond        = counts(limits.MaxPerSecond)
-	inProgress       = counts(limits.MaxConcurrent)
+	inProgress       = countsOr(limits.MaxConcurrent, "write requests: 0 to refuse every request, or unlimited to lift the limit")
 	jobCounts        = counts(limits.MaxJobs)
 	bursts           = numbers(1, limits.MaxBurst, "a whole number from 1; leave it out for none", "leave it out for none")
 	workers          = numbers(0, limits.MaxWorkers, "a whole number from 0 (none here) to 10000", "")
@@ -89,9 +89,29 @@ func numbers(least, most int64, forms, none string) kind[int64] {
 }
 
 // counts are whole numbers from 1 to most, or unlimited.
-func counts(most int64) kind[int64] {
-	k := numbers(1, most, "a whole number in plain digits, or unlimited", liftIt)
+func counts(most int64) kind[int64] { return countsOr(most, liftIt) }
+
+func countsOr(most int64, none string) kind[int64] {
+	k := numbers(1, most, "a whole number in plain digits, or unlimited", none)
 	k.forms, k.lifts = "a whole number or unlimited", true
+	return k
+}
+
+// refuses is the value of a limit of 0, because the value 0 stands for unlimited.
+const refuses = -1
+
+// orRefuse also reads 0.
+func orRefuse(k kind[int64]) kind[int64] {
+	parse := k.parse
+	k.parse = func(s string) (int64, error) {
+		switch {
+		case s == "0":
+			return refuses, nil
+		case strings.HasPrefix(s, "-") && isPlainNumber(s[1:]):
+			return 0, fmt.Errorf("must be 0 or more, got %s; %s", s, liftIt)
+		}
+		return parse(s)
+	}
 	return k
 }
 

@@ -129,7 +129,7 @@ func TestWithRefuses(t *testing.T) {
 		override limits.Override
 		want     string
 	}{
-		{"a value", newOverride("alice", `{"concurrent":0}`, time.Hour), "limits: concurrent must be 1 or more, got 0; write unlimited to lift the limit"},
+		{"a value", newOverride("alice", `{"concurrent":0}`, time.Hour), "limits: concurrent must be 1 or more, got 0; write requests: 0 to refuse every request, or unlimited to lift the limit"},
 		{"text for a number", newOverride("alice", `{"concurrent":"5"}`, time.Hour), "limits: concurrent must be a number, got text; write 5 without quotes"},
 		{"a fraction", newOverride("alice", `{"concurrent":1.5}`, time.Hour), `limits: concurrent must be a whole number in plain digits, or unlimited, got "1.5"`},
 		{"a field", newOverride("alice", `{"concurent":5}`, time.Hour), `limits: unknown field "concurent"; did you mean concurrent? (valid: tier, requests, costs, concurrent, bandwidth, over_limit, priority, mode, jobs)`},

@@ -144,7 +144,7 @@ func TestErrorsAreSortedAndBounded(t *testing.T) {
 		users, want int
 		last        string
 	}{
-		{18, 20, "f:22:28: tier \"free\": concurrent must be 1 or more, got 0; write unlimited to lift the limit"},
+		{18, 20, "f:22:28: tier \"free\": concurrent must be 1 or more, got 0; write requests: 0 to refuse every request, or unlimited to lift the limit"},
 		{19, 21, "f:23:28: and 1 more error"},
 		{20, 21, "f:23:15: and 2 more errors"},
 		{5000, 21, "f:23:8: and 4982 more errors"},

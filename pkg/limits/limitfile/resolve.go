@@ -136,14 +136,14 @@ func (r *resolver) limitsOf(from layer) *limits.Limits {
 			lists.Off = append(lists.Off, s.name)
 		case kind == "requests":
 			class, w := limits.ParseRateName(name)
-			rate := limits.Rate{Class: class, Window: w, Max: int(s.value), Mode: mode, Calendar: r.calendarOf(w)}
+			rate := limits.Rate{Class: class, Window: w, Max: int(max(0, s.value)), Mode: mode, Calendar: r.calendarOf(w)}
 			if w == limits.Second {
 				rate.Burst = int(valueOf(from.settings, s.name+".burst"))
 			}
 			lists.Rates = append(lists.Rates, rate)
 		case kind == "costs":
 			unit, w := limits.ParseCostName(name)
-			lists.Costs = append(lists.Costs, limits.Cost{Unit: unit, Window: w, Max: s.value, Mode: mode, Calendar: r.calendarOf(w)})
+			lists.Costs = append(lists.Costs, limits.Cost{Unit: unit, Window: w, Max: max(0, s.value), Mode: mode, Calendar: r.calendarOf(w)})
 		case s.name == "concurrent":
 			l.Concurrent, l.ConcurrentMode = int(s.value), mode
 		case s.name == "bandwidth.down":

@@ -141,7 +141,7 @@ func schemaDefs() map[string]*schema {
 			Type: "object", Properties: matchProperties(), AdditionalProperties: nothing(),
 		},
 		"rate": {
-			Title: "Request rate", Description: "Requests per second, or a mapping with a number for each window (and with burst and mode), over the whole cluster; or unlimited.",
+			Title: "Request rate", Description: "Requests per second, or a mapping with a number for each window (and with burst and mode), over the whole cluster; or unlimited. 0 refuses every request.",
 			AnyOf: append(rateForms(), &schema{
 				Type: "object", AdditionalProperties: nothing(), Properties: rateProperties(), DependentRequired: map[string][]string{"burst": {"second"}}, AnyOf: anyWindow(),
 			}),
@@ -333,9 +333,9 @@ func schemaCostUnits() *schema {
 // schemaCosts describes the limits of what a tier's or a user's requests cost.
 func schemaCosts() *schema {
 	window := func(title, description string) *schema {
-		return &schema{Title: title, Description: description + ": a whole number from 1, one with k, M or G, or unlimited.", AnyOf: []*schema{
-			{Type: "integer", Minimum: number(1), Maximum: number(limits.MaxCost)},
-			{Type: "string", Pattern: costPattern("")},
+		return &schema{Title: title, Description: description + ": a whole number from 0 (refuse), one with k, M or G, or unlimited.", AnyOf: []*schema{
+			{Type: "integer", Minimum: number(0), Maximum: number(limits.MaxCost)},
+			{Type: "string", Pattern: costPattern(`0|`)},
 			{Type: "string", Pattern: unlimitedPattern},
 		}, Examples: []any{"20k", "1.5M", 500, unlimited}}
 	}
@@ -399,12 +399,13 @@ func limitProperties() map[string]*schema {
 		"mode": mode("Mode of these limits", "Of each limit the weakest counts: of the file, of this, and its own. A user's replaces that of the tier."),
 		"requests": {
 			Title:       "Request rates",
-			Description: `Requests by class; "*" is all classes together, OTHER every method without a class of its own, other names are operation classes. A request counts against its method, its operation class and "*". unlimited lifts them all.`,
+			Description: `Requests by class; "*" is all classes together, OTHER every method without a class of its own, other names are operation classes. A request counts against its method, its operation class and "*". A number alone is that of "*"; unlimited lifts them all.`,
 			AnyOf: []*schema{
 				{Type: "object", Properties: rates, PatternProperties: map[string]*schema{classForm.String(): ref("rate")}, AdditionalProperties: nothing()},
+				{Type: "integer", Minimum: number(0), Maximum: number(limits.MaxPerSecond)},
 				{Type: "string", Pattern: unlimitedPattern},
 			},
-			Examples: []any{json.RawMessage(`{"GET":100,"LIST":{"minute":30},"*":200}`), unlimited},
+			Examples: []any{json.RawMessage(`{"GET":100,"LIST":{"minute":30},"*":200}`), 0, unlimited},
 		},
 		"costs": ref("costs"),
 		"concurrent": {
@@ -446,15 +447,15 @@ func limitProperties() map[string]*schema {
 // rateForms are the ways to write a number of requests.
 func rateForms() []*schema {
 	return []*schema{
-		{Type: "integer", Minimum: number(1), Maximum: number(limits.MaxPerSecond)},
-		{Type: "string", Pattern: `^([1-9][0-9]{0,9}|[1-9][0-9]*(\.[0-9]{1,3})?k|[1-9][0-9]*(\.[0-9]{1,6})?M)$`},
+		{Type: "integer", Minimum: number(0), Maximum: number(limits.MaxPerSecond)},
+		{Type: "string", Pattern: `^(0|[1-9][0-9]{0,9}|[1-9][0-9]*(\.[0-9]{1,3})?k|[1-9][0-9]*(\.[0-9]{1,6})?M)$`},
 		{Type: "string", Pattern: unlimitedPattern},
 	}
 }
 
 func rateProperties() map[string]*schema {
 	window := func(title, description string, example any) *schema {
-		return &schema{Title: title, Description: description + ": a whole number from 1, one with k or M, or unlimited.", AnyOf: rateForms(), Examples: []any{example, unlimited}}
+		return &schema{Title: title, Description: description + ": a whole number from 0 (refuse), one with k or M, or unlimited.", AnyOf: rateForms(), Examples: []any{example, unlimited}}
 	}
 	return map[string]*schema{
 		"second": window("Each second", "In each second of the clock", 50),

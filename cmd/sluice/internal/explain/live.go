@@ -42,6 +42,10 @@ func (q Question) writeLive(out io.Writer, u api.User, version string) error {
 
 func writeReasons(w io.Writer, reasons []api.Why) {
 	for _, y := range reasons {
+		if y.Reason == api.LimitZero {
+			fmt.Fprintf(w, "  %s\t%s\tby a limit of 0%s\n", terminal.QuoteName(y.Limit), terminal.QuoteName(string(y.Reason)), dryRun(y.Mode))
+			continue
+		}
 		until := "until less is in progress"
 		if y.Until != nil {
 			until = "until " + formatTime(*y.Until)

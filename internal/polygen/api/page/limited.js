@@ -24,10 +24,10 @@ export class Held {
     }
   }
 
-  // state of a summary: "throttled", "blocked", "spent", "near" or "ok".
+  // state of a summary: "throttled", "blocked", "spent", "denied", "near" or "ok".
   state(u) {
     if (u.state !== "ok") return u.state;
-    return this.#users.get(u.href)?.summary.state ?? (u.near && u.near.used >= 0.8 * u.near.max ? "near" : "ok");
+    return this.#users.get(u.href)?.summary.state ?? (u.near?.max && u.near.used >= 0.8 * u.near.max ? "near" : "ok");
   }
 
   list() {
@@ -35,7 +35,7 @@ export class Held {
   }
 }
 
-export const stateText = { ok: "ok", near: "near limit", throttled: "throttled", blocked: "blocked", spent: "spent" };
+export const stateText = { ok: "ok", near: "near limit", throttled: "throttled", blocked: "blocked", spent: "spent", denied: "denied" };
 
 // setState shows a state as text and colour.
 export function setState(node, state) {
@@ -101,7 +101,7 @@ export class Announcer {
     this.#known = present;
     this.#last = now;
     const parts = [];
-    for (const state of ["throttled", "blocked", "spent"]) parts.push(names(come.filter((u) => u.state === state), stateText[state]));
+    for (const state of ["throttled", "blocked", "spent", "denied"]) parts.push(names(come.filter((u) => u.state === state), stateText[state]));
     parts.push(names(gone, "no longer limited"));
     return parts.filter(Boolean).join(" ");
   }

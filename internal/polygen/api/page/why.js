@@ -33,6 +33,10 @@ function lately(user, at) {
 }
 
 function reached(w, limit, now) {
+  if (limit?.max === 0) {
+    const text = `the limit ${nameOf(w.limit)} is 0, so that no such request is allowed.${from(limit)}`;
+    return w.mode === "enforce" ? { kind: "refused", text: "Denied: " + text } : { kind: "dry", text: "Would be denied, if this limit were enforced (dry run): " + text };
+  }
   const until = w.until ? `; until ${clock(new Date(w.until), now)}${limit?.unit ? ", or some are given back" : ""}` : "; until some of them have ended";
   const text = `${cause(w.limit, limit)}${until}.${from(limit)}`;
   return w.mode === "enforce" ? { kind: "refused", text: "Refused: " + text } : { kind: "dry", text: "Would be refused, if this limit were enforced (dry run): " + text };
