@@ -26,7 +26,7 @@ func BenchmarkCPU(b *testing.B) {
 		wait  = `filter spoe engine sluice-wait |http-request send-spoe-group sluice-wait |acl sluice_waits |http-request set-var\(txn.sluice.reason\) .* if sluice_waits `
 		count = `http-request (track-sc0|set-priority-class) |acl sluice_unheard |http-request .* if sluice_unheard\b`
 	)
-	s3 := Config{Classes: limits.S3Classes()}
+	s3 := Config{Classes: limits.S3Classes(nil)}
 	for _, v := range []struct {
 		name   string
 		drop   string // lines of the frontend and of backend asked that are left out

@@ -20,6 +20,9 @@ var (
 	token     = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") // RFC 9110, section 5.6.2
 	printable = regexp.MustCompile(`^[ -~]*$`)
 
+	hostName  = regexp.MustCompile(`^(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*$`)
+	proxyName = regexp.MustCompile(`^[A-Za-z0-9_.:-]+$`) // as HAProxy allows
+
 	// Words that mean themselves in a configuration, wherever they stand.
 	plainName  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]*$`)
 	plainValue = regexp.MustCompile(`^[A-Za-z0-9_./][A-Za-z0-9_./-]*$`)
@@ -29,7 +32,7 @@ var (
 // first class that a request matches, or leave it unset.
 //
 // Methods are compared in capitals, paths decoded and without empty and "." segments, header values
-// as they are, with any of several fields of the name. What does not decode stays encoded in a path, and so do
+// as they are, hosts in small letters without the port and a dot at the end, with any of several fields of the name. What does not decode stays encoded in a path, and so do
 // control bytes, which could end a line of an expression. Keys of the query are compared
 // decoded, as servers do: "?%75ploads" has the key "uploads", and what is no valid
 // encoding means no key. PathRegex goes to HAProxy's PCRE2 as it is: limitfile takes only
@@ -38,7 +41,7 @@ var (
 // Nothing else of a class stands in a rule as it is but what is made of letters, digits
 // and a few signs without a meaning.
 func Classify(classes []limits.Class) (string, error) {
-	var reads struct{ Method, Path bool }
+	var reads struct{ Method, Host, Path bool }
 	rules := ""
 	for _, c := range classes {
 		// Checked although limitfile does: this package takes classes from any caller.
@@ -51,6 +54,7 @@ func Classify(classes []limits.Class) (string, error) {
 				return "", fmt.Errorf("class %s: %w", c.Name, err)
 			}
 			reads.Method = reads.Method || !ofVerbs(m.Methods)
+			reads.Host = reads.Host || len(m.Hosts)+len(m.NoHosts) > 0
 			reads.Path = reads.Path || m.PathPrefix+m.PathRegex != "" && !m.RawPath
 			// HAProxy stops at the first condition that does not hold: what is cheap and rarely holds comes first.
 			rule, err := render(haproxyTemplate, "class match", struct {
@@ -72,7 +76,17 @@ func checkMatch(m limits.Match) error {
 	if n := m.Conditions(); n > limits.MaxConditions {
 		return fmt.Errorf("%d conditions: want %d at most", n, limits.MaxConditions)
 	}
-	texts := []string{m.PathPrefix, strings.Join(m.Methods, " "), strings.Join(m.NoQuery, " ")}
+	texts := []string{m.PathPrefix, strings.Join(m.Methods, " "), strings.Join(m.NoQuery, " "), strings.Join(m.Hosts, " "), strings.Join(m.NoHosts, " "), strings.Join(m.Frontends, " ")}
+	for _, text := range slices.Concat(m.Hosts, m.NoHosts) {
+		if !hostName.MatchString(text) {
+			return fmt.Errorf("host %q: want a name in small letters, or *. and one", text)
+		}
+	}
+	for _, text := range m.Frontends {
+		if !proxyName.MatchString(text) {
+			return fmt.Errorf("frontend %q: want the name of a frontend", text)
+		}
+	}
 	for _, text := range m.Methods {
 		if !method.MatchString(text) {
 			return fmt.Errorf("method %q: want a method in capitals", text)
@@ -101,7 +115,7 @@ func checkMatch(m limits.Match) error {
 
 // classFuncs are the functions of classify.cfg.tmpl.
 var classFuncs = template.FuncMap{
-	"ofVerbs": ofVerbs, "isPlain": plainValue.MatchString, "literal": literal, "oneOf": oneOf, "queryKeys": queryKeys, "list": func(text string) []string { return []string{text} }, "header": fetchHeader,
+	"ofVerbs": ofVerbs, "isPlain": plainValue.MatchString, "literal": literal, "oneOf": oneOf, "oneHost": oneHost, "queryKeys": queryKeys, "list": func(text string) []string { return []string{text} }, "header": fetchHeader,
 	"unquoted": strings.NewReplacer(`\\`, `\\`, `\'`, `\x27`, `'`, `\x27`).Replace, // for expressions between apostrophes
 }
 
@@ -124,6 +138,22 @@ func oneOf(texts []string) string {
 		return "-m str " + strings.Join(texts, " ")
 	}
 	return `-m reg '^(?:` + strings.Join(escaped, "|") + `)\z'`
+}
+
+// oneHost is the comparison with any of some hosts.
+func oneHost(hosts []string) string {
+	below := make([]string, len(hosts))
+	for i, host := range hosts {
+		domain, any := strings.CutPrefix(host, "*")
+		if !any && i == 0 && !slices.ContainsFunc(hosts, func(h string) bool { return h[0] == '*' }) {
+			return oneOf(hosts)
+		}
+		below[i] = literal(domain)
+		if any {
+			below[i] = "." + "*" + below[i]
+		}
+	}
+	return `-m reg '^(?:` + strings.Join(below, "|") + `)\z'`
 }
 
 // fetchHeader is the expression for a header's values. The name is quoted twice: for

@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/testkit"
@@ -28,6 +29,7 @@ var update = flag.Bool("update", false, "write classify/s3.cfg, haproxy.cfg and 
 type ask struct {
 	method, target string
 	header         []limits.HeaderMatch
+	host           string // "": example.com
 }
 
 var (
@@ -66,6 +68,15 @@ func matches(m limits.Match, a ask) bool {
 		}
 	}
 	has := func(key string) bool { return slices.Contains(keys, key) }
+	host, _, _ := strings.Cut(strings.ToLower(cmp.Or(a.host, "example.com")), ":")
+	host = strings.TrimRight(host, ".")
+	isHost := func(of string) bool {
+		domain, below := strings.CutPrefix(of, "*")
+		return host == of || below && strings.HasSuffix(host, domain)
+	}
+	if len(m.Hosts) > 0 && !slices.ContainsFunc(m.Hosts, isHost) || slices.ContainsFunc(m.NoHosts, isHost) || len(m.Frontends) > 0 && !slices.Contains(m.Frontends, "http") {
+		return false
+	}
 	if len(m.Methods) > 0 && !slices.Contains(m.Methods, strings.ToUpper(a.method)) ||
 		!strings.HasPrefix(path, m.PathPrefix) || !regexp.MustCompile(m.PathRegex).MatchString(path) ||
 		slices.ContainsFunc(m.NoQuery, has) {
@@ -101,7 +112,7 @@ func (a ask) String() string {
 	for _, h := range a.header {
 		header = append(header, h.Name+": "+h.Value)
 	}
-	return httpRequest(a.method, a.target, header...)
+	return strings.Replace(httpRequest(a.method, a.target, header...), "Host: example.com", "Host: "+cmp.Or(a.host, "example.com"), 1)
 }
 
 // A classifier is a HAProxy that answers with the class of each request, under
@@ -179,7 +190,15 @@ func TestClassify(t *testing.T) {
 	header := func(name, value string) []limits.Class {
 		return one(limits.Match{Headers: []limits.HeaderMatch{{Name: name, Value: value}}})
 	}
-	get := func(target string, header ...limits.HeaderMatch) ask { return ask{"GET", target, header} }
+	get := func(target string, header ...limits.HeaderMatch) ask {
+		return ask{method: "GET", target: target, header: header}
+	}
+	at := func(host string) ask { return ask{method: "GET", target: "/", host: host} }
+	hosts := func(hosts ...string) []limits.Class { return one(limits.Match{Hosts: hosts}) }
+	manyHosts := []string{"*.example.net"}
+	for i := range 60 {
+		manyHosts = append(manyHosts, fmt.Sprintf("host-%d.of_some.example.com", i))
+	}
 	var manyHeaders []limits.HeaderMatch
 	for i := range 8 {
 		manyHeaders = append(manyHeaders, limits.HeaderMatch{Name: fmt.Sprintf("X-%d", i), Value: fmt.Sprint("v", i)})
@@ -200,14 +219,14 @@ func TestClassify(t *testing.T) {
 	}{
 		{"no class", nil, get("/"), ""},
 		{"zero match", one(limits.Match{}), get("/"), "C"},
-		{"zero match of OPTIONS *", one(limits.Match{}), ask{"OPTIONS", "*", nil}, "C"},
+		{"zero match of OPTIONS *", one(limits.Match{}), ask{method: "OPTIONS", target: "*"}, "C"},
 		{"first match wins", []limits.Class{{Name: "A", Any: []limits.Match{{PathPrefix: "/a"}}}, {Name: "B", Any: []limits.Match{{}}}}, get("/ab"), "A"},
 		{"any of the matches", []limits.Class{{Name: "A", Any: []limits.Match{{PathPrefix: "/a"}, {PathPrefix: "/b"}}}}, get("/b"), "A"},
-		{"methods in capitals", one(limits.Match{Methods: []string{"PUT", "GET"}}), ask{"get", "/", nil}, "C"},
+		{"methods in capitals", one(limits.Match{Methods: []string{"PUT", "GET"}}), ask{method: "get", target: "/"}, "C"},
 		{"other method", one(limits.Match{Methods: []string{"PUT"}}), get("/"), ""},
-		{"method that is no verb", one(limits.Match{Methods: []string{"PROPFIND"}}), ask{"PROPFIND", "/", nil}, "C"},
-		{"method of a shell", one(limits.Match{Methods: []string{"M'`$X|"}}), ask{"m'`$x|", "/", nil}, "C"},
-		{"many methods", one(limits.Match{Methods: manyMethods}), ask{"M79", "/", nil}, "C"},
+		{"method that is no verb", one(limits.Match{Methods: []string{"PROPFIND"}}), ask{method: "PROPFIND", target: "/"}, "C"},
+		{"method of a shell", one(limits.Match{Methods: []string{"M'`$X|"}}), ask{method: "m'`$x|", target: "/"}, "C"},
+		{"many methods", one(limits.Match{Methods: manyMethods}), ask{method: "M79", target: "/"}, "C"},
 		{"prefix", one(limits.Match{PathPrefix: "/a/"}), get("/a/b"), "C"},
 		{"prefix, not all of it", one(limits.Match{PathPrefix: "/a/"}), get("/a"), ""},
 		{"prefix is not in the query", one(limits.Match{PathPrefix: "/a/"}), get("/?/a/"), ""},
@@ -255,6 +274,21 @@ func TestClassify(t *testing.T) {
 		{"many keys", query(manyKeys[:8]...), get("/?" + strings.Join(manyKeys[:8], "&")), "C"},
 		{"many keys but one", query(manyKeys[:8]...), get("/?" + strings.Join(manyKeys[1:8], "&")), ""},
 		{"as many conditions and words as can be", one(limits.Match{Methods: verbs, PathPrefix: "/a", PathRegex: "b c", NoQuery: manyKeys, Query: []string{"k", "l", "m"}, Headers: manyHeaders[:1]}), get("/ab%20c?k&l&m", manyHeaders[0]), "C"},
+		{"host", hosts("a.example.com"), at("a.example.com"), "C"},
+		{"host with a port", hosts("a.example.com"), at("A.Example.com:8080"), "C"},
+		{"host with a dot at the end", hosts("a.example.com"), at("a.example.com.:80"), "C"},
+		{"another host", hosts("a.example.com", "b.example.com"), at("c.example.com"), ""},
+		{"below a host", hosts("*.example.com"), at("b.c.example.com:1"), "C"},
+		{"not the host itself", hosts("*.example.com"), at("example.com"), ""},
+		{"a name that ends so", hosts("*.example.com"), at("notexample.com"), ""},
+		{"a dot is a dot", hosts("a.b.c", "*.x.y"), at("a-b.c"), ""},
+		{"below one of two", hosts("a.b.c", "*.x.y"), at("q.x.y"), "C"},
+		{"an address", hosts("a.b.c"), at("[::1]:80"), ""},
+		{"one of many hosts", hosts(manyHosts...), at(manyHosts[60]), "C"},
+		{"none of these hosts", one(limits.Match{NoHosts: []string{"*.a.b"}}), at("a.b"), "C"},
+		{"one that it must not be", one(limits.Match{NoHosts: []string{"*.a.b"}}), at("c.a.b"), ""},
+		{"frontend", one(limits.Match{Frontends: []string{"admin", "http"}}), get("/"), "C"},
+		{"another frontend", one(limits.Match{Frontends: []string{"admin", "http:2"}}), get("/"), ""},
 		{"header", header("X-Kind", "report"), get("/", limits.HeaderMatch{Name: "x-kind", Value: "report"}), "C"},
 		{"header of another value", header("X-Kind", "report"), get("/", limits.HeaderMatch{Name: "x-kind", Value: "reports"}), ""},
 		{"header's case", header("X-Kind", "report"), get("/", limits.HeaderMatch{Name: "x-kind", Value: "Report"}), ""},
@@ -319,10 +353,11 @@ func TestClassifyIsWhatMatchesMeans(t *testing.T) {
 		hdr   = rapid.Custom(func(t *rapid.T) limits.HeaderMatch {
 			return limits.HeaderMatch{Name: field.Draw(t, "name"), Value: value.Draw(t, "value")}
 		})
+		host   = rapid.SampledFrom([]string{"a", "a.b", "*.a", "*.a.b", "x.a", "x-a.b"})
 		method = rapid.SampledFrom([]string{"GET", "PUT", "HEAD", "PROPFIND", "M-'$X"})
 		match  = rapid.Custom(func(t *rapid.T) limits.Match {
 			var m limits.Match
-			which := rapid.SliceOfNDistinct(rapid.IntRange(0, 5), 0, 2, rapid.ID).Draw(t, "which")
+			which := rapid.SliceOfNDistinct(rapid.IntRange(0, 7), 0, 2, rapid.ID).Draw(t, "which")
 			for _, part := range which {
 				switch part {
 				case 0:
@@ -337,6 +372,10 @@ func TestClassifyIsWhatMatchesMeans(t *testing.T) {
 					m.NoQuery = rapid.SliceOfN(key, 1, 3).Draw(t, "no query")
 				case 5:
 					m.Headers = rapid.SliceOfN(hdr, 1, 2).Draw(t, "headers")
+				case 6:
+					m.Hosts = rapid.SliceOfN(host, 1, 2).Draw(t, "hosts")
+				case 7:
+					m.NoHosts = rapid.SliceOfN(host, 1, 2).Draw(t, "no hosts")
 				}
 			}
 			return m
@@ -350,7 +389,8 @@ func TestClassifyIsWhatMatchesMeans(t *testing.T) {
 			return written + rapid.SampledFrom([]string{"", "=", "=1", "=a&b"}).Draw(t, "rest")
 		})
 		asked = rapid.Custom(func(t *rapid.T) ask {
-			a := ask{method: method.Draw(t, "method"), target: "/" + text.Draw(t, "path"), header: rapid.SliceOfN(hdr, 0, 3).Draw(t, "headers")}
+			a := ask{method: method.Draw(t, "method"), target: "/" + text.Draw(t, "path"), header: rapid.SliceOfN(hdr, 0, 3).Draw(t, "headers"),
+				host: rapid.SampledFrom([]string{"", "a", "A.b:80", "x.a", "X.A.b.", "x-a.b", "xa"}).Draw(t, "host")}
 			if rapid.Bool().Draw(t, "lower") {
 				a.method = strings.ToLower(a.method)
 			}
@@ -464,7 +504,7 @@ func FuzzClassify(f *testing.F) {
 
 // classify/s3.cfg is made of limits.S3Classes, by go test -run S3 -update ./haproxy.
 func TestS3IsCurrent(t *testing.T) {
-	rules, err := Classify(limits.S3Classes())
+	rules, err := Classify(limits.S3Classes(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -476,15 +516,30 @@ func TestS3IsCurrent(t *testing.T) {
 		}
 		return
 	}
-	if diff := cmp.Diff(want, shipped(t, "classify/s3.cfg")); diff != "" {
+	if diff := gocmp.Diff(want, shipped(t, "classify/s3.cfg")); diff != "" {
 		t.Errorf("classify/s3.cfg is not what limits.S3Classes says; run go test -run S3IsCurrent -update ./haproxy (-want +got):\n%s", diff)
 	}
 }
 
 func TestS3Classes(t *testing.T) {
 	const presigned = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKID%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host&X-Amz-Signature=aeee"
-	r := newRig(t, setup{Config: Config{Classes: limits.S3Classes()}})
+	classes := limits.S3Classes([]string{"s3.local", "*.s3.example.com"})
+	r := newRig(t, setup{Config: Config{Classes: classes}})
 	for _, row := range []struct{ method, target, want string }{
+		{"PUT", "http://bkt.s3.local/file1", "PUTOBJECT"},
+		{"PUT", "http://bkt.s3.local:9000/", "CREATEBUCKET"},
+		{"PUT", "http://s3.local/file1", "CREATEBUCKET"},
+		{"GET", "http://a.bkt.S3.example.com/key", "GETOBJECT"},
+		{"GET", "http://bkt.s3.example.com/bucket/", "GETOBJECT"},
+		{"GET", "http://bkt.s3.example.com/", "LISTOBJECTS"},
+		{"GET", "http://bkt.s3.example.com/?list-type=2", "LISTOBJECTSV2"},
+		{"GET", "http://bkt.s3.example.com/?acl", ""},
+		{"GET", "http://bkt.s3.example.com/key?list-type=2", "GETOBJECT"},
+		{"GET", "http://s3.example.com/", "LISTBUCKETS"},
+		{"DELETE", "http://bkt.s3.local/key", "DELETEOBJECT"},
+		{"DELETE", "http://bkt.s3.local/", ""},
+		{"POST", "http://bkt.s3.local/?delete", "DELETEOBJECTS"},
+		{"GET", "http://notbkts3.local/key", "LISTOBJECTS"},
 		{"GET", "/", "LISTBUCKETS"},
 		{"GET", "/?x-id=ListBuckets", "LISTBUCKETS"},
 		{"GET", "/?max-buckets=5&prefix=acl", "LISTBUCKETS"},
@@ -538,12 +593,16 @@ func TestS3Classes(t *testing.T) {
 		{"get", "/", "LISTBUCKETS"},
 	} {
 		t.Run(row.method+" "+row.target, func(t *testing.T) {
-			r.send(t, httpRequest(row.method, row.target, "X-User: alice", "Content-Length: 0"))
+			a := ask{method: row.method, target: row.target, header: []limits.HeaderMatch{{Name: "X-User", Value: "alice"}, {Name: "Content-Length", Value: "0"}}}
+			if u, err := url.Parse(row.target); err == nil && u.Host != "" {
+				a.target, a.host = u.RequestURI(), u.Host
+			}
+			r.send(t, a.String())
 			heard := r.takeHeard(t)
 			if len(heard) != 1 || heard[0].Op != row.want {
 				t.Errorf("the agent heard %+v, want op %q", heard, row.want)
 			}
-			if got := classOf(limits.S3Classes(), ask{row.method, row.target, nil}); got != row.want {
+			if got := classOf(classes, a); got != row.want {
 				t.Errorf("matches says %q, want %q", got, row.want)
 			}
 		})

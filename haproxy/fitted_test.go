@@ -31,7 +31,7 @@ func TestRenderedFilesAreValid(t *testing.T) {
 		{"exempt folders", Config{Fitted: true, Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a/*"}}}},
 		{"limits of addresses", Config{Fitted: true, Identify: "ip", Bandwidth: true, Addresses: limits.AddressLimits{Requests: 1, Concurrent: 1}}},
 		{"failed authentication", Config{Fitted: true, Identify: "ip", Addresses: failed}},
-		{"all of that", Config{Exempt: limits.Exempt{Addresses: []string{"::1"}, Paths: []string{"/a", "/a/*"}}, Costs: units, Classes: limits.S3Classes(),
+		{"all of that", Config{Exempt: limits.Exempt{Addresses: []string{"::1"}, Paths: []string{"/a", "/a/*"}}, Costs: units, Classes: limits.S3Classes(nil),
 			Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Minute, Requests: 1, Concurrent: 1}}},
 	} {
 		for name, write := range map[string]func(string, Config) (string, []string, error){"ours": Write, "beside": writeBeside(t)} {

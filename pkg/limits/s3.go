@@ -1,5 +1,10 @@
 package limits
 
+import (
+	"slices"
+	"strings"
+)
+
 // S3Classes returns the ready-made operation classes of an S3 service (classes: s3),
 // in the order in which they are matched. They are operations of the S3 API:
 //
@@ -18,33 +23,48 @@ package limits
 // ?tagging, …), a part of a multipart upload (?uploadId), and HEAD have no class:
 // they count against their verb and All alone.
 //
-// The classes are for path-style requests. Where buckets are host names
-// (bucket.s3.example.com/key) "GET /key" looks like the list of a bucket; only
-// what the query tells apart is right: list-type, versions, uploads and delete.
-func S3Classes() []Class {
+// A request to a host below one of some hosts, each h or *.h, is virtual-host style: its bucket is
+// in the name of the host, and its path is the key. All other requests are path style. Without hosts
+// "GET /key" of virtual-host style looks like the list of a bucket; only what the query tells apart is
+// right: list-type, versions, uploads and delete.
+func S3Classes(hosts []string) []Class {
+	var below []string
+	for _, host := range hosts {
+		below = append(below, "*."+strings.TrimPrefix(host, "*."))
+	}
+	slices.Sort(below)
+	below = slices.Compact(below)
 	const (
 		service  = `^/$`
 		buckets  = `^/([^/]+/?)?$` // a bucket, in either style
 		bucket   = `^/[^/]+/?$`
 		object   = `^/[^/]+/.`
 		listType = "list-type"
+
+		// The same of virtual-host style.
+		hostsBucket, hostsObject = `^/$`, `^/.`
 	)
-	class := func(name string, m Match) Class {
-		m.RawPath = true
-		return Class{Name: name, Any: []Match{m}}
+	// class has a match of path style and one of virtual-host style, unless its path is "".
+	class := func(name, method, path, hostsPath string, query, noQuery []string) Class {
+		m := Match{Methods: []string{method}, NoHosts: below, PathRegex: path, RawPath: true, Query: query, NoQuery: noQuery}
+		c := Class{Name: name, Any: []Match{m}}
+		if len(below) > 0 && hostsPath != "" {
+			m.Hosts, m.NoHosts, m.PathRegex = below, nil, hostsPath
+			c.Any = append(c.Any, m)
+		}
+		return c
 	}
-	get := []string{"GET"}
 	return []Class{
-		class("LISTOBJECTSV2", Match{Methods: get, PathRegex: buckets, Query: []string{listType}}),
-		class("LISTOBJECTVERSIONS", Match{Methods: get, PathRegex: buckets, Query: []string{"versions"}}),
-		class("LISTMULTIPARTUPLOADS", Match{Methods: get, PathRegex: buckets, Query: []string{"uploads"}}),
-		class("LISTOBJECTS", Match{Methods: get, PathRegex: bucket, NoQuery: s3BucketAspects()}),
-		class("LISTBUCKETS", Match{Methods: get, PathRegex: service, NoQuery: s3BucketAspects()}),
-		class("GETOBJECT", Match{Methods: get, PathRegex: object, NoQuery: s3ObjectAspects()}),
-		class("PUTOBJECT", Match{Methods: []string{"PUT"}, PathRegex: object, NoQuery: s3ObjectAspects()}),
-		class("DELETEOBJECT", Match{Methods: []string{"DELETE"}, PathRegex: object, NoQuery: s3ObjectAspects()}),
-		class("DELETEOBJECTS", Match{Methods: []string{"POST"}, PathRegex: buckets, Query: []string{"delete"}}),
-		class("CREATEBUCKET", Match{Methods: []string{"PUT"}, PathRegex: bucket, NoQuery: s3BucketAspects()}),
+		class("LISTOBJECTSV2", "GET", buckets, hostsBucket, []string{listType}, nil),
+		class("LISTOBJECTVERSIONS", "GET", buckets, hostsBucket, []string{"versions"}, nil),
+		class("LISTMULTIPARTUPLOADS", "GET", buckets, hostsBucket, []string{"uploads"}, nil),
+		class("LISTOBJECTS", "GET", bucket, hostsBucket, nil, s3BucketAspects()),
+		class("LISTBUCKETS", "GET", service, "", nil, s3BucketAspects()),
+		class("GETOBJECT", "GET", object, hostsObject, nil, s3ObjectAspects()),
+		class("PUTOBJECT", "PUT", object, hostsObject, nil, s3ObjectAspects()),
+		class("DELETEOBJECT", "DELETE", object, hostsObject, nil, s3ObjectAspects()),
+		class("DELETEOBJECTS", "POST", buckets, hostsBucket, []string{"delete"}, nil),
+		class("CREATEBUCKET", "PUT", bucket, hostsBucket, nil, s3BucketAspects()),
 	}
 }
 

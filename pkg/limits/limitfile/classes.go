@@ -26,9 +26,12 @@ var (
 	methodForm = regexp.MustCompile(`^[A-Z][A-Z-]{0,31}$`)
 	queryForm  = regexp.MustCompile(`^[A-Za-z0-9_.~:\[\]-]{1,100}$`)
 	headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")
-	valueForm  = regexp.MustCompile(`^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?$`)
-	prefixForm = regexp.MustCompile(`^/[\x21\x22\x24-\x3e\x40-\x7e]*$`)              // neither ? nor #
-	pathsForm  = regexp.MustCompile(`^/[\x21\x22\x24-\x29\x2b-\x3e\x40-\x7e]*[*]?$`) // nor *, but at the end
+	hostForm   = regexp.MustCompile(`^(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*$`)
+	// Names of HAProxy's proxies (configuration.txt, section 4).
+	frontendForm = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,100}$`)
+	valueForm    = regexp.MustCompile(`^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?$`)
+	prefixForm   = regexp.MustCompile(`^/[\x21\x22\x24-\x3e\x40-\x7e]*$`)              // neither ? nor #
+	pathsForm    = regexp.MustCompile(`^/[\x21\x22\x24-\x29\x2b-\x3e\x40-\x7e]*[*]?$`) // nor *, but at the end
 )
 
 // classes are those that every file may limit.
@@ -47,7 +50,7 @@ func (f *file) readClasses(where place, n *yaml.Node) {
 	switch {
 	case !f.isPlain(n):
 	case n.Kind == yaml.ScalarNode && n.Value == s3Preset:
-		f.content.Classes = limits.S3Classes()
+		f.content.Classes = limits.S3Classes(nil)
 	case n.Kind != yaml.MappingNode:
 		f.errorf(n, "%s must be s3, or a mapping such as %s, got %s", where, classesExample, describe(n))
 	case isEmpty(n):
@@ -57,9 +60,18 @@ func (f *file) readClasses(where place, n *yaml.Node) {
 	default:
 		for key, value := range f.eachEntry(n, where, classesExample) {
 			// In the order of the file, because the first that matches is the request's.
-			if f.isClassName(key, where) {
-				f.content.Classes = append(f.content.Classes, f.readClass(key.Value, value))
+			var more []limits.Class
+			if key.Value == s3Preset {
+				more = f.readS3(where.below(s3Preset), value)
+			} else if f.isClassName(key, where) {
+				more = []limits.Class{f.readClass(key.Value, value)}
 			}
+			for _, c := range more {
+				if slices.ContainsFunc(f.content.Classes, func(other limits.Class) bool { return other.Name == c.Name }) {
+					f.errorf(key, "%s has the class %s twice: s3 has it", where, c.Name)
+				}
+			}
+			f.content.Classes = append(f.content.Classes, more...)
 		}
 	}
 	f.classes = slices.Clone(f.classes)
@@ -78,6 +90,20 @@ func (f *file) isClassName(n *yaml.Node, where place) bool {
 		return true
 	}
 	return false
+}
+
+// readS3 reads the hosts of an S3 service, and returns its classes.
+func (f *file) readS3(where place, n *yaml.Node) []limits.Class {
+	var hosts []string
+	f.readFields(n, where, "{hosts: [s3.example.com]}", field{"hosts", f.readHosts(&hosts)})
+	if n.Kind == yaml.MappingNode && lookup(n, "hosts") == nil {
+		f.errorf(n, "%s has no hosts; write the names of the service, such as hosts: [s3.example.com]", where)
+	}
+	return limits.S3Classes(hosts)
+}
+
+func (f *file) readHosts(to *[]string) func(place, *yaml.Node) {
+	return f.texts(to, `[api.example.com, "*.api.example.com"]`, maxMatchItems, f.isForm(hostForm, "the name of a host in small letters, without a port, or *. and one for all hosts below it"))
 }
 
 // readClass reads one match, or a list of them.
@@ -104,17 +130,21 @@ func (f *file) readMatch(where place, n *yaml.Node) (m limits.Match) {
 	keys := f.isForm(queryForm, "the key of a query: letters, digits and - _ . ~ : [ ]")
 	f.readFields(n, where, "{methods: [GET], path_prefix: /reports/}",
 		field{"methods", f.texts(&m.Methods, "[GET, HEAD]", maxMatchItems, f.isForm(methodForm, "the name of a method in capital letters"))},
+		field{"hosts", f.readHosts(&m.Hosts)},
+		field{"frontends", f.texts(&m.Frontends, "[admin]", maxMatchItems, f.isForm(frontendForm, "the name of a frontend of HAProxy: letters, digits and - _ . :"))},
 		field{"path_prefix", into(f, &m.PathPrefix, prefixes)},
 		field{"path_regex", func(at place, n *yaml.Node) { m.PathRegex = f.readRegex(at, n) }},
 		field{"query", f.texts(&m.Query, "[list-type]", maxMatchItems, keys)},
 		field{"no_query", f.texts(&m.NoQuery, "[acl, policy]", maxMatchItems, keys)},
 		field{"headers", func(at place, n *yaml.Node) { m.Headers = f.readHeaders(at, n) }})
 	if got := m.Conditions(); got > limits.MaxConditions {
-		f.errorf(n, "%s: a match must have at most %d conditions, got %d: each key of query and each header is one, and methods, path_prefix, path_regex and no_query are one each",
+		f.errorf(n, "%s: a match must have at most %d conditions, got %d: each key of query and each header is one, and each other field is one",
 			where, limits.MaxConditions, got)
 	}
-	if got := len(strings.Join(m.NoQuery, " ")); got > limits.MaxMatchText {
-		f.errorf(lookup(n, "no_query"), "%s must have at most %d bytes, got %d", where.below("no_query"), limits.MaxMatchText, got)
+	for name, texts := range map[string][]string{"no_query": m.NoQuery, "hosts": m.Hosts, "frontends": m.Frontends} {
+		if got := len(strings.Join(texts, " ")); got > limits.MaxMatchText {
+			f.errorf(lookup(n, name), "%s must have at most %d bytes, got %d", where.below(name), limits.MaxMatchText, got)
+		}
 	}
 	for _, key := range m.NoQuery {
 		if slices.Contains(m.Query, key) {

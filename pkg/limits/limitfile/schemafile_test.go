@@ -168,14 +168,19 @@ func schemaClasses() *schema {
 		AnyOf: []*schema{
 			{Type: "string", Const: jsonschema.Ptr[any](s3Preset)},
 			{
-				Type: "object", MinProperties: jsonschema.Ptr(1), MaxProperties: jsonschema.Ptr(maxClasses), PropertyNames: &schema{Pattern: classForm.String()},
-				AdditionalProperties: &schema{AnyOf: []*schema{
+				Type: "object", MinProperties: jsonschema.Ptr(1), MaxProperties: jsonschema.Ptr(maxClasses), AdditionalProperties: nothing(),
+				Properties: map[string]*schema{s3Preset: {
+					Title: "S3", Description: "The ready-made classes of an S3 service, at this place of the list. A request to a host below one of these has its bucket in the host's name.",
+					Type: "object", AdditionalProperties: nothing(), Required: []string{"hosts"},
+					Properties: map[string]*schema{"hosts": hosts("Hosts of the service", "Names in small letters, without the port. A name with *. in front means the same as one without.")},
+				}},
+				PatternProperties: map[string]*schema{classForm.String(): {AnyOf: []*schema{
 					ref("match"),
 					{Type: "array", Items: ref("match"), MinItems: jsonschema.Ptr(1), MaxItems: jsonschema.Ptr(maxMatches)},
-				}},
+				}}},
 			},
 		},
-		Examples: []any{s3Preset, json.RawMessage(`{"LIST":{"methods":["GET"],"query":["list-type"]},"REPORT":[{"path_prefix":"/reports/"},{"headers":{"X-Kind":"report"}}]}`)},
+		Examples: []any{s3Preset, json.RawMessage(`{"s3":{"hosts":["s3.example.com"]}}`), json.RawMessage(`{"LIST":{"methods":["GET"],"query":["list-type"]},"REPORT":[{"path_prefix":"/reports/"},{"headers":{"X-Kind":"report"}}]}`)},
 	}
 }
 
@@ -185,6 +190,8 @@ func matchProperties() map[string]*schema {
 	}
 	return map[string]*schema{
 		"methods":     texts([]string{"string"}, "Methods", "The method is one of these, in capital letters.", methodForm.String(), "GET", "HEAD"),
+		"hosts":       hosts("Hosts", "The host that is asked for is one of these: a name in small letters, without the port, or *. and one for all hosts below it."),
+		"frontends":   texts(textOrNumber, "Frontends", "HAProxy's name of the frontend that the request came in by is one of these.", frontendForm.String(), "admin"),
 		"path_prefix": {Title: "Beginning of the path", Description: "The path, as the client wrote it and without the query, begins with this.", Type: "string", Pattern: prefixForm.String(), MaxLength: jsonschema.Ptr(maxPathBytes), Examples: []any{"/reports/"}},
 		"path_regex":  {Title: "Regular expression for the path", Description: "The path, as the client wrote it and without the query, matches this somewhere. It may have what RE2 and PCRE read the same way; only single characters and classes of them may be repeated.", Types: textOrNumber, Pattern: `^[\x20-\x7e]`, MaxLength: jsonschema.Ptr(maxRegexBytes), Examples: []any{"^/[^/]+/?$"}},
 		"query":       texts(textOrNumber, "Keys of the query", "All of these are there, with any value or none.", queryForm.String(), "list-type"),
@@ -196,6 +203,10 @@ func matchProperties() map[string]*schema {
 			Examples:             []any{json.RawMessage(`{"X-Kind":"report","X-Trace":""}`)},
 		},
 	}
+}
+
+func hosts(title, description string) *schema {
+	return withWords(listOf(maxMatchItems, &schema{Types: textOrNumber, Pattern: hostForm.String()}), title, description, []string{"api.example.com", "*.api.example.com"})
 }
 
 // schemaExempt describes who is not limited.

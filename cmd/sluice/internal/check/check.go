@@ -4,6 +4,7 @@ package check
 import (
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"time"
 
@@ -52,6 +53,9 @@ func (r *Report) WriteSummary() {
 	}
 	if all := set.Classes(); len(all) > 0 {
 		r.writeLine("  classes: %d: %s", len(all), terminal.QuoteNames(terms.ClassNames(all)))
+	}
+	if reflect.DeepEqual(set.Classes(), limits.S3Classes(nil)) {
+		r.writeLine("  warning: the classes of s3 are for paths that begin with the bucket: a request for bucket.s3.example.com/key has the class of another operation; name the hosts, such as classes: {s3: {hosts: [s3.example.com]}}")
 	}
 	for _, u := range set.CostUnits() {
 		r.writeLine("  cost in %s: %s", u.Name, terms.DescribeCostUnit(u))

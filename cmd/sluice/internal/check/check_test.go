@@ -54,3 +54,17 @@ users:
 		t.Errorf("New() = %v, want file, line and column", err)
 	}
 }
+
+// Without hosts, the classes of S3 are wrong for requests whose bucket is in the host's name.
+func TestReportWarnsOfS3WithoutHosts(t *testing.T) {
+	for classes, want := range map[string]bool{"s3": true, "{s3: {hosts: [s3.local]}}": false, "{A: {methods: [GET]}}": false} {
+		file := apitest.WriteFile(t, t.TempDir(), "limits.yaml", "version: 1\ndefault_tier: free\ntiers: {free: {}}\nclasses: "+classes+"\n")
+		var out strings.Builder
+		r, err := New(&out, file, time.Now())
+		testkit.Must(t, err)
+		r.WriteSummary()
+		if got := strings.Contains(out.String(), "warning: the classes of s3"); got != want {
+			t.Errorf("classes: %s: warned %v, want %v", classes, got, want)
+		}
+	}
+}
