@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/internal/testkit"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // count is an entry of table active.
@@ -502,5 +503,36 @@ func TestGivesUpWaitingOverHTTP2(t *testing.T) {
 	r.streamsBecome(t, 0)
 	if seen := r.takeSeen(); len(seen) != 0 {
 		t.Errorf("%d requests reached the origin, want none", len(seen))
+	}
+}
+
+// What the agent says does not count is not among the requests in progress, unless no agent says so.
+func TestUncountedRequests(t *testing.T) {
+	for _, s := range []setup{plain, {Config: Config{Addresses: limits.AddressLimits{Requests: 1000}}}} {
+		g := newGate()
+		r := newRig(t, s.with(g.ServeHTTP))
+		r.answerWith(func(h heard) vars {
+			if h.User == "stream" {
+				return vars{"uncounted": uint32(1)}
+			}
+			return nil
+		})
+		all := []<-chan answer{r.start("stream"), r.start("alice"), r.start("stream")}
+		g.await(t, 3)
+		r.becomes(t, map[string]count{"alice": {1, 1}})
+		if held := r.cli(t, "show table sluice/held key stream"); !strings.Contains(held, "conn_cur=2") {
+			t.Errorf("table held has %q of the others, want two for their bytes", held)
+		}
+		r.die()
+		r.down(t)
+		all = append(all, r.start("stream"))
+		g.await(t, 4)
+		r.becomes(t, map[string]count{"alice": {1, 1}, "stream": {1, 1}})
+		g.let(4)
+		for _, a := range all {
+			if got := <-a; got.Status != 200 {
+				t.Errorf("status %d, want 200", got.Status)
+			}
+		}
 	}
 }

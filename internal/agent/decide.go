@@ -51,7 +51,7 @@ func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits) verdict
 	}
 	// From here on the request is allowed: what a dry run says of it changes nothing.
 	rehearsed := l.dryRun(&n, of, &dry)
-	v := verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of), behind: behind}
+	v := verdict{allowed: true, uncounted: of.Concurrent > 0 && !of.CountsInProgress(q.verb, q.op), priority: of.Priority, share: l.shareOf(q.user, of), behind: behind}
 	if q.log {
 		v.left = l.quotaLeftOf(&n, of, &left, rehearsed)
 	}
@@ -103,7 +103,7 @@ func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused ve
 	n.slot.Allowed = true
 	// A request that a limit of 0 refuses does not wait for a place.
 	_, denied := ratelimit.Denied(rates[own])
-	counted := of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce && n.later != costOnly && !denied
+	counted := of.CountsInProgress(n.verb, n.op) && of.ConcurrentMode == limits.Enforce && n.later != costOnly && !denied
 	switch {
 	case counted && n.inLine:
 		// It waits in line for longer than a second may last: tokens taken before would be

@@ -27,7 +27,7 @@ func splitRates(rates, room []limits.Rate) (enforced, dry []limits.Rate) {
 // dryRun counts what limits in a dry run would have done about a request that is
 // allowed, and returns what of it is known at once.
 func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVerdict) {
-	if of.Concurrent > 0 && of.ConcurrentMode != limits.Enforce && n.later != costOnly {
+	if of.CountsInProgress(n.verb, n.op) && of.ConcurrentMode != limits.Enforce && n.later != costOnly {
 		// Without places by credit: HAProxy has been told of no such limit, so it has none.
 		v, wait := l.startSlot(question{user: n.user, seen: n.seen}, of, patience{longest: l.waitFor(n.user)})
 		// The answer does not wait for it. Who waits is bounded by the core, and each for the time

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sluice-qos/sluice/internal/agent/peers"
 	"github.com/sluice-qos/sluice/internal/redisbus"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -365,4 +366,45 @@ func (r *rig) wantMetric(name string, samples ...string) {
 			r.t.Errorf("%s has %q, want %q among it", name, got, want)
 		}
 	}
+}
+
+// Requests of an excepted class need no slot while there is none, and HAProxy is told not to count them, nor to refuse the user by
+// itself. Others have the limit, and there is no credit.
+func TestSlotsWithExceptions(t *testing.T) {
+	const file = "version: 1\ndefault_tier: free\nclasses: {STREAM: {path_prefix: /s}}\ntiers: {free: {concurrent: {limit: 2, except: [STREAM, OPTIONS]%s}}}\n"
+	synctest.Test(t, func(t *testing.T) {
+		r := newSlotRig(t, nil).run()
+		r.force(parse(t, fmt.Sprintf(file, "")))
+		ask := func(verb, op string) verdict {
+			return r.verdict(question{user: "alice", verb: verb, op: op, credit: haproxyCredit{classes: "*"}})
+		}
+		for _, s := range []struct {
+			verb, op string
+			n        int
+			want     verdict
+		}{
+			{"GET", "STREAM", 5, verdict{allowed: true, uncounted: true}},
+			{"GET", "", 2, verdict{allowed: true}},
+			{"GET", "", 3, verdict{limit: 2}},
+			{"GET", "STREAM", 5, verdict{allowed: true, uncounted: true}},
+			{"OPTIONS", "", 5, verdict{allowed: true, uncounted: true}},
+			{"PUT", "LIST", 1, verdict{limit: 2}},
+		} {
+			for range s.n {
+				if got := ask(s.verb, s.op); got != s.want {
+					t.Errorf("%s %s: %+v, want %+v", s.verb, s.op, got, s.want)
+				}
+			}
+		}
+		r.teachBlock(concurrency.TableEntry{User: "alice", Until: time.Now().Unix() + 2, Limit: 2, Cap: 1})
+		if got, want := r.taught["/block alice"], (peers.Values{peers.GPC0: 2, peers.GPC1: 1}); got != want {
+			t.Errorf("HAProxy was taught the block %v, want %v: to refuse nobody by itself", got, want)
+		}
+		r.force(parse(t, fmt.Sprintf(file, ", mode: dry-run")))
+		before := testutil.ToFloat64(r.metrics.dryRefused.WithLabelValues("concurrent"))
+		ask("GET", "STREAM")
+		if n := testutil.ToFloat64(r.metrics.dryRefused.WithLabelValues("concurrent")) - before; n != 0 {
+			t.Errorf("a dry run would have refused %v of the excepted requests, want none", n)
+		}
+	})
 }

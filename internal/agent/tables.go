@@ -55,11 +55,15 @@ const (
 const earlyBytes = 64
 
 // teachBlock has HAProxy refuse a user by itself, or no longer. Of a limit in a dry
-// run it hears that there is none.
+// run it hears that there is none, and of one with exceptions nothing but what holds while no agent answers.
 func (a *Agent) teachBlock(n concurrency.TableEntry) {
 	// The core counts it as if it held, for the metrics and the log: what it decides must refuse nobody.
-	if a.limiter.inForce.limitsOf(n.User).ConcurrentMode != limits.Enforce {
+	switch of := a.limiter.inForce.limitsOf(n.User); {
+	case of.ConcurrentMode != limits.Enforce:
 		n = concurrency.TableEntry{User: n.User}
+	// HAProxy would refuse what does not count as well.
+	case len(of.Except()) > 0:
+		n.Until = 0
 	}
 	values := peers.Values{peers.GPC0: uint64(n.Limit), peers.GPC1: uint64(n.Cap)}
 	// Without an end it is an unblock: the entry stays, for its limit and cap count while no agent answers.

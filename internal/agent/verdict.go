@@ -13,14 +13,15 @@ import (
 )
 
 type verdict struct {
-	allowed  bool
-	priority int           // of an allowed request: HAProxy's priority class
-	share    [2]int64      // of an allowed request, by direction: bytes per second; 0: not limited
-	left     *quotaLeft    // of an allowed request, if the access log wants to know
-	credit   *grant        // of an allowed request: what HAProxy may admit by itself from now on
-	charged  *costs        // of an allowed request, if what it costs is limited
-	behind   bool          // of an allowed request: ask again for what its body says that it costs
-	wait     time.Duration // not yet: ask again in line, which may take so long
+	allowed   bool
+	uncounted bool          // of an allowed request: it does not count as in progress
+	priority  int           // of an allowed request: HAProxy's priority class
+	share     [2]int64      // of an allowed request, by direction: bytes per second; 0: not limited
+	left      *quotaLeft    // of an allowed request, if the access log wants to know
+	credit    *grant        // of an allowed request: what HAProxy may admit by itself from now on
+	charged   *costs        // of an allowed request, if what it costs is limited
+	behind    bool          // of an allowed request: ask again for what its body says that it costs
+	wait      time.Duration // not yet: ask again in line, which may take so long
 
 	others string // the key that the user shares with others; "" if they have their own
 
@@ -87,6 +88,9 @@ func (v *verdict) answerAllowed(r *spop.Request) {
 	}
 	if v.behind {
 		r.SetUint("charge", 1)
+	}
+	if v.uncounted {
+		r.SetUint("uncounted", 1)
 	}
 }
 

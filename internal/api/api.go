@@ -135,15 +135,16 @@ type Why struct {
 type Limit struct {
 	// Name is "GET", "LIST/minute" and the like for requests, "tokens/day" for what they cost, else
 	// concurrent, bandwidth.down or bandwidth.up.
-	Name   string  `json:"name"`
-	Unit   string  `json:"unit,omitempty"`   // of what requests cost: what is counted, such as tokens
-	Max    int64   `json:"max"`              // requests, or so many of the unit, in each window; requests in progress; or bytes per second
-	Window int64   `json:"window,omitempty"` // of requests and costs: its length in seconds
-	Burst  int     `json:"burst,omitempty"`  // requests beyond max, from what was left unused
-	Mode   string  `json:"mode"`             // enforce or dry-run
-	Used   int64   `json:"used"`             // in the present window, or now
-	Last   *int64  `json:"last,omitempty"`   // of requests and costs: in the last full window
-	Origin *Origin `json:"origin,omitempty"` // where the limit comes from; absent if that cannot be told
+	Name   string   `json:"name"`
+	Unit   string   `json:"unit,omitempty"`   // of what requests cost: what is counted, such as tokens
+	Max    int64    `json:"max"`              // requests, or so many of the unit, in each window; requests in progress; or bytes per second
+	Window int64    `json:"window,omitempty"` // of requests and costs: its length in seconds
+	Burst  int      `json:"burst,omitempty"`  // requests beyond max, from what was left unused
+	Mode   string   `json:"mode"`             // enforce or dry-run
+	Except []string `json:"except,omitempty"` // of requests in progress: the classes that do not count
+	Used   int64    `json:"used"`             // in the present window, or now
+	Last   *int64   `json:"last,omitempty"`   // of requests and costs: in the last full window
+	Origin *Origin  `json:"origin,omitempty"` // where the limit comes from; absent if that cannot be told
 
 	// Of costs, and of requests by the day and the month: what is left of max, and when the window ends. The next one begins
 	// with nothing used, or of costs with a debt.

@@ -10,7 +10,7 @@ import "github.com/sluice-qos/sluice/pkg/limits"
 // share of bandwidth that came with the credit. What needs more, only an agent can judge:
 // longer windows, bursts, limits in a dry run, whose requests are counted and let
 // through, requests that wait for a place, limits of costs, and priorities, which HAProxy learns with the
-// agent's answer. A user with any of these is asked about with every request.
+// agent's answer; and places that not all requests need, because HAProxy's own count has no exceptions. A user with any of these is asked about with every request.
 func Possible(of *limits.Limits, instances int) bool {
 	// Each limit alone may forbid it: HAProxy admits a request without asking about any of them.
 	for r := range of.Rates() {
@@ -21,7 +21,7 @@ func Possible(of *limits.Limits, instances int) bool {
 	switch {
 	case of.LimitsCosts():
 		return false
-	case of.Concurrent > 0 && (of.ConcurrentMode != limits.Enforce || of.Wait > 0 || Portion(of.Concurrent, instances) == 0):
+	case of.Concurrent > 0 && (of.ConcurrentMode != limits.Enforce || of.Wait > 0 || len(of.Except()) > 0 || Portion(of.Concurrent, instances) == 0):
 		return false
 	}
 	// HAProxy would queue the request without its priority.

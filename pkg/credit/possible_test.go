@@ -15,6 +15,7 @@ func TestPossible(t *testing.T) {
 	}{
 		{"{}", 1, true},
 		{`{requests: {GET: 0, PUT: 10}}`, 1, false},
+		{`{concurrent: {limit: 50, except: [GET]}}`, 1, false},
 		{"{}", 1000, true},
 		{`{requests: {GET: 10, "*": 20}, concurrent: 5}`, 1, true},
 		{`{requests: {GET: 1}}`, 1, true},

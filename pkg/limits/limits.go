@@ -93,6 +93,15 @@ func (l *Limits) lists() Lists {
 	return *l.Lists
 }
 
+// CountsInProgress reports whether requests of a verb and an operation class, "" if there is none,
+// count against Concurrent.
+func (l *Limits) CountsInProgress(verb, op string) bool {
+	return l.Concurrent > 0 && !slices.ContainsFunc(l.lists().Except, func(class string) bool { return class == verb || class == op })
+}
+
+// Except are the classes whose requests do not count against Concurrent, sorted.
+func (l *Limits) Except() []string { return slices.Clone(l.lists().Except) }
+
 // OffFields returns the limits that the file states and whose mode is off, so that they
 // do not exist: the names of their fields, such as "requests.GET/minute",
 // "concurrent" or "bandwidth.down", sorted. It is nil if there are none, and for

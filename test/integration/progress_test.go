@@ -190,3 +190,31 @@ func TestBlock(t *testing.T) {
 	release()
 	s.Await(t, "bob is let in", "bob", http.StatusOK)
 }
+
+// Requests of an excepted class run beside as many others as the limit allows, also while those are refused again and again.
+func TestProgressWithExceptions(t *testing.T) {
+	t.Parallel()
+	s := scene.Start(t, cluster.Options{Instances: 2, Limits: `
+version: 1
+default_tier: free
+classes: {STREAM: {path_prefix: /hold/}}
+tiers: {free: {concurrent: {limit: 5, except: [STREAM]}, bandwidth: {down: 100MiB}}}
+`})
+	first := s.Hold(t, "alice", 20)
+	var report closed.Report
+	var others func()
+	side(
+		func() { report = closed.Run(t.Context(), s.Closed("alice", 40, 6*time.Second)) },
+		func() {
+			time.Sleep(3 * time.Second)
+			others = s.Hold(t, "alice", 10)
+		},
+	)
+	scene.CheckRuns(t, report)
+	if most := s.Origin.UserCounts("alice").MaxActive; most != 5 || report.Statuses[http.StatusTooManyRequests] == 0 {
+		t.Errorf("at most %d requests ran at once, answers %v, want 5 and some refused", most, report.Statuses)
+	}
+	first()
+	others()
+	s.AwaitNothingInProgress(t)
+}

@@ -162,7 +162,7 @@ func (r *record) limitsOf(now int64, started map[string]float64) []api.Limit {
 		all = append(all, r.costOf(now, c))
 	}
 	if max := r.limits.Concurrent; max > 0 {
-		all = append(all, api.Limit{Name: concurrent, Max: int64(max), Mode: r.limits.ConcurrentMode.String(), Used: int64(active)})
+		all = append(all, api.Limit{Name: concurrent, Max: int64(max), Mode: r.limits.ConcurrentMode.String(), Except: r.limits.Except(), Used: int64(active)})
 	}
 	if max := r.limits.Bandwidth.Down; max > 0 {
 		all = append(all, api.Limit{Name: bandwidthDown, Max: max, Mode: limits.Enforce.String(), Used: moved[bandwidth.Down]})

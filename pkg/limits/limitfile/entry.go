@@ -214,7 +214,7 @@ func (e *entryReader) readCost(unit costUnit, at place, n *yaml.Node) {
 	e.needsWindow(n, at, "minute", "20k")
 }
 
-// readConcurrent reads a number, or a mapping of a number and its mode.
+// readConcurrent reads a number, or a mapping of a number, the classes that do not count, and its mode.
 func (e *entryReader) readConcurrent(at place, n *yaml.Node) {
 	switch {
 	case !e.isPlain(n):
@@ -223,11 +223,29 @@ func (e *entryReader) readConcurrent(at place, n *yaml.Node) {
 		e.whole(inProgress, "concurrent", at, n)
 	default:
 		e.open("concurrent")
-		e.readFields(n, at, "{limit: 10, mode: dry-run}",
-			field{"limit", e.number(inProgress, "concurrent")}, field{"mode", e.modeOf("concurrent.mode")})
+		e.readFields(n, at, "{limit: 10, except: [STREAM]}",
+			field{"limit", e.number(inProgress, "concurrent")}, field{"except", e.readExcept}, field{"mode", e.modeOf("concurrent.mode")})
 		if lookup(n, "limit") == nil {
-			e.errorf(n, "%s has no limit; write limit: and a number beside the mode", at)
+			e.errorf(n, "%s has no limit; write limit: and a number", at)
 		}
+	}
+}
+
+// inExcept begins the names of settings, one for each class that does not count as in progress.
+const inExcept = "concurrent.except."
+
+func (e *entryReader) readExcept(at place, n *yaml.Node) {
+	own := slices.DeleteFunc(slices.Clone(e.classes), func(class string) bool { return class == limits.All })
+	var except []string
+	e.texts(&except, "[STREAM]", len(own), func(item *yaml.Node, at place) bool {
+		known := slices.Contains(own, item.Value)
+		if !known {
+			e.refuseUnknown(item, at, "class", own)
+		}
+		return known
+	})(at, n)
+	for _, class := range except {
+		e.set(inExcept+class, n, 1, sets)
 	}
 }
 

@@ -363,6 +363,9 @@ func printLimits(b *strings.Builder, what, name string, l *limits.Limits) {
 	if l.Bandwidth.DefaultShare != 0 {
 		also += fmt.Sprintf(", default share %d", l.Bandwidth.DefaultShare)
 	}
+	if except := l.Except(); len(except) > 0 {
+		also += fmt.Sprintf(", concurrent except %v", except)
+	}
 	if l.ConcurrentMode != limits.Enforce {
 		also += fmt.Sprintf(", concurrent %v", l.ConcurrentMode)
 	}

@@ -122,6 +122,9 @@ func (r *resolver) limitsOf(from layer) *limits.Limits {
 	scope := max(r.mode, limits.Mode(valueOf(from.settings, "mode")))
 	l.BackgroundJobs, lists.Off = r.jobsIn(from.jobs, scope)
 	for _, s := range from.settings {
+		if class, ok := strings.CutPrefix(s.name, inExcept); ok {
+			lists.Except = append(lists.Except, class)
+		}
 		kind, name, _ := strings.Cut(s.name, ".")
 		if s.value == 0 || strings.Contains(name, ".") {
 			continue
@@ -158,24 +161,28 @@ func (r *resolver) limitsOf(from layer) *limits.Limits {
 			l.Priority = int(s.value)
 		}
 	}
+	if l.Concurrent == 0 {
+		lists.Except = nil
+	}
 	slices.Sort(lists.Off)
+	slices.Sort(lists.Except)
 	slices.SortFunc(lists.Rates, func(a, b limits.Rate) int {
 		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Window, b.Window))
 	})
 	slices.SortFunc(lists.Costs, func(a, b limits.Cost) int {
 		return cmp.Or(cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Window, b.Window))
 	})
-	key := appendKey(nil, "", int64(len(lists.Rates)), int64(len(lists.Costs)))
+	key := appendKey(nil, "", int64(len(lists.Rates)), int64(len(lists.Costs)), int64(len(lists.Except)))
 	for _, rate := range lists.Rates {
 		key = appendKey(key, rate.Class, int64(rate.Window), int64(rate.Mode), int64(rate.Max), int64(rate.Burst))
 	}
 	for _, c := range lists.Costs {
 		key = appendKey(key, c.Unit, int64(c.Window), int64(c.Mode), c.Max)
 	}
-	for _, name := range lists.Off {
+	for _, name := range slices.Concat(lists.Except, lists.Off) {
 		key = appendKey(key, name)
 	}
-	l.Lists = share(r.lists, string(key), limits.Lists{Rates: slices.Clip(lists.Rates), Costs: slices.Clip(lists.Costs), Off: lists.Off})
+	l.Lists = share(r.lists, string(key), limits.Lists{Rates: slices.Clip(lists.Rates), Costs: slices.Clip(lists.Costs), Off: lists.Off, Except: lists.Except})
 	return share(r.limits, l, l)
 }
 

@@ -420,12 +420,12 @@ func limitProperties() map[string]*schema {
 		},
 		"costs": ref("costs"),
 		"concurrent": {
-			Title: "Requests in progress", Description: "At the same time, over the whole cluster: a whole number from 1, one with a mode, or unlimited.",
+			Title: "Requests in progress", Description: "At the same time, over the whole cluster: a whole number from 1, a mapping with one, or unlimited.",
 			AnyOf: []*schema{
 				ref("concurrent"),
 				{Type: "object", AdditionalProperties: nothing(), Required: []string{"limit"}, Properties: concurrentProperties()},
 			},
-			Examples: []any{10, json.RawMessage(`{"limit":10,"mode":"dry-run"}`), unlimited},
+			Examples: []any{10, json.RawMessage(`{"limit":10,"except":["STREAM"],"mode":"dry-run"}`), unlimited},
 		},
 		"bandwidth": {
 			Title: "Bandwidth", Description: "Bytes per second, over the whole cluster. unlimited lifts both directions.",
@@ -481,8 +481,9 @@ func rateProperties() map[string]*schema {
 
 func concurrentProperties() map[string]*schema {
 	return map[string]*schema{
-		"limit": {Title: "Limit", Description: "Requests in progress at the same time.", Ref: "#/$defs/concurrent"},
-		"mode":  mode("Mode of this limit", "Of requests in progress."),
+		"limit":  {Title: "Limit", Description: "Requests in progress at the same time.", Ref: "#/$defs/concurrent"},
+		"except": withWords(listOf(maxClasses+len(limits.BuiltinClasses()), &schema{Type: "string", Pattern: classForm.String()}), "Except", "Requests of these methods and operation classes do not count, and are not refused for those that do.", []string{"STREAM"}),
+		"mode":   mode("Mode of this limit", "Of requests in progress."),
 	}
 }
 

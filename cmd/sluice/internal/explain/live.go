@@ -127,7 +127,11 @@ func describeUse(l api.Limit) string {
 	case strings.HasPrefix(l.Name, "bandwidth."):
 		return fmt.Sprintf("%s of %s/s", terms.PerSecond(l.Used), terms.FormatBytes(l.Max))
 	default:
-		return fmt.Sprintf("%d of %d in progress", l.Used, l.Max)
+		s := fmt.Sprintf("%d of %d in progress", l.Used, l.Max)
+		if len(l.Except) > 0 {
+			s += ", without " + terminal.QuoteNames(l.Except)
+		}
+		return s
 	}
 }
 

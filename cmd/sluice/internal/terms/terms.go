@@ -40,7 +40,11 @@ func TermsWithJobs(l *limits.Limits, jobs bool) []Term {
 	}
 	all = append(all, ofCosts(l)...)
 	if l.Concurrent > 0 {
-		all = append(all, Term{Name: "concurrent", Amount: strconv.Itoa(l.Concurrent)}.withMode(l.ConcurrentMode))
+		t := Term{Name: "concurrent", Amount: strconv.Itoa(l.Concurrent)}
+		if except := l.Except(); len(except) > 0 {
+			t.Notes = append(t.Notes, "except "+strings.Join(except, ", "))
+		}
+		all = append(all, t.withMode(l.ConcurrentMode))
 		if l.Wait > 0 {
 			all = append(all, Term{Name: "over_limit.concurrent", Amount: fmt.Sprintf("wait %v", l.Wait)})
 		}

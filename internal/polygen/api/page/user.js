@@ -34,7 +34,7 @@ const limits = new List($("user-limits"), {
     attribute(p.node, "class", most >= l.max ? (l.mode === "enforce" ? "limited" : "near") : most >= 0.8 * l.max ? "near" : undefined);
     text(p.used, amount(l.name, l.used));
     text(p.last, l.last === undefined ? "–" : amount(l.name, l.last));
-    text(p.max, amount(l.name, l.max) + (l.burst ? ` + burst ${exact(l.burst)}` : ""));
+    text(p.max, amount(l.name, l.max) + (l.burst ? ` + burst ${exact(l.burst)}` : "") + (l.except ? ` except ${l.except.join(", ")}` : ""));
     text(p.window, l.window ? windowOf(l.window) : "–");
     text(p.mode, l.mode);
     text(p.origin, l.origin ? place(l.origin) : "–");
