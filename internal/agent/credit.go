@@ -142,7 +142,7 @@ func creditSecond(t time.Time) uint32 { return uint32(t.Unix() & (1<<31 - 1)) }
 func (a *Agent) presentByCredit(user string) {
 	// Whom the file names has a place in any case.
 	if set := a.limiter.inForce.set.Load(); set != nil && set.MadeUp(user) {
-		a.names.hasPlace(a.clock.Now(), user)
+		a.names.hasPlace(a.clock.Now(), user, set.User(user))
 	}
 }
 

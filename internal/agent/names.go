@@ -6,17 +6,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/quota"
 )
 
-const (
-	// nameSpan is how long a user whom the limit file does not name must be away, at
-	// least, before another one may take the place. A window of an hour sees the places
-	// taken eight times at most, which bounds what Redis holds of it.
-	nameSpan = 10 * time.Minute
-	// tellEvery is how often the log tells that names are beyond the quota, at most.
-	tellEvery = time.Minute
-)
+// tellEvery is how often the log tells that names are beyond the quota, at most.
+const tellEvery = time.Minute
+
+// nameSpan is how long a user whom the limit file does not name must be away, at least, before
+// another one may take the place: ten minutes, or a sixth of the longest window of the user's
+// limits. A window sees the places taken eight times at most, which bounds what Redis holds of it.
+func nameSpan(longest limits.Window) time.Duration {
+	return time.Duration(max(limits.Hour, longest).Seconds()) * time.Second / 6
+}
 
 // names are the users whom the limit file does not name exactly, as many as are counted
 // each for themselves. It is safe for concurrent use.
@@ -26,8 +28,8 @@ type names struct {
 	most   int
 	beyond atomic.Uint64 // questions about users beyond the quota
 
-	mu    sync.Mutex
-	quota *quota.Names
+	mu     sync.Mutex
+	quotas [len(limits.Windows)]*quota.Names // by the longest window of a user's limits, from an hour on
 
 	// Of the heartbeats alone:
 	told   uint64 // that the log knows of
@@ -36,18 +38,22 @@ type names struct {
 
 func newNames(most int, m *metrics) *names {
 	m.unknownMax.Set(float64(most))
-	return &names{metrics: m, quota: quota.New(most, nameSpan), most: most}
+	n := &names{metrics: m, most: most}
+	for w := limits.Hour; int(w) < len(n.quotas); w++ {
+		n.quotas[w] = quota.New(most, nameSpan(w))
+	}
+	return n
 }
 
-func (n *names) hasPlace(now time.Time, key string) bool {
+func (n *names) hasPlace(now time.Time, key string, of *limits.Limits) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.quota.Own(now, key)
+	return n.quotas[max(limits.Hour, of.Longest())].Own(now, key)
 }
 
 // takePlace is hasPlace, of a request, which is counted if it shares limits.
-func (n *names) takePlace(now time.Time, key string) bool {
-	if n.hasPlace(now, key) {
+func (n *names) takePlace(now time.Time, key string, of *limits.Limits) bool {
+	if n.hasPlace(now, key, of) {
 		return true
 	}
 	// Beyond the quota the request is judged all the same, by limits that all such users share.
@@ -59,7 +65,10 @@ func (n *names) takePlace(now time.Time, key string) bool {
 func (n *names) logShared(now time.Time, log *slog.Logger) {
 	beyond := n.beyond.Load()
 	n.mu.Lock()
-	known := n.quota.Len()
+	known := 0
+	for _, q := range n.quotas[limits.Hour:] {
+		known += q.Len()
+	}
 	n.mu.Unlock()
 	n.metrics.unknown.Set(float64(known))
 	// Somebody who makes up names must not be able to fill the log as well.

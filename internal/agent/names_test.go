@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/agent/peers"
 	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -27,7 +28,8 @@ tiers:
   line: {concurrent: 1, over_limit: {concurrent: wait 2s}}
   down: {bandwidth: {down: 64000}}
   open: {}
-users: {alice: team, "team-*": team, "slot-*": slot, "line-*": line, "down-*": down, "open-*": open}
+  daily: {requests: {GET: {day: 5}}}
+users: {alice: team, "daily-*": daily, "team-*": team, "slot-*": slot, "line-*": line, "down-*": down, "open-*": open}
 `
 
 // quotaRig is an agent with namesLimits and so many unknown users, u1 and so on, who
@@ -101,17 +103,28 @@ func TestPlacesOfTheQuotaAreFreed(t *testing.T) {
 			t.Errorf("the first newcomer counts for %q, want ~others", got)
 		}
 		for range 3 { // whoever comes back keeps the place
-			time.Sleep(nameSpan * 9 / 10)
+			time.Sleep(nameSpan(limits.Second) * 9 / 10)
 			if got := r.ask("u1", "GET").others; got != "" {
 				t.Errorf("the user of the quota counts for %q", got)
 			}
 		}
-		time.Sleep(2 * nameSpan)
+		time.Sleep(2 * nameSpan(limits.Second))
 		if got := r.ask("new", "GET").others; got != "" {
 			t.Errorf("a newcomer counts for %q when there is a place, want no other", got)
 		}
 		if got := r.ask("u1", "GET").others; got != "~others" {
 			t.Errorf("who was away for too long counts for %q, want ~others", got)
+		}
+		// A place that is taken anew takes memory in Redis until the window ends, so those of longer windows are kept for longer.
+		for _, step := range []struct {
+			wait time.Duration
+			user string
+			own  bool
+		}{{0, "daily-1", true}, {2 * time.Hour, "daily-2", false}, {2 * time.Hour, "daily-1", true}, {9 * time.Hour, "daily-2", true}} {
+			time.Sleep(step.wait)
+			if got := r.ask(step.user, "GET").others; (got == "") != step.own {
+				t.Errorf("%s counts for %q, want their own: %v", step.user, got, step.own)
+			}
 		}
 	})
 }
@@ -175,12 +188,12 @@ func TestLateNamesAreNotLearned(t *testing.T) {
 			t.Errorf("%d requests in progress of the key that they share, want 1", got)
 		}
 
-		time.Sleep(3 * nameSpan) // u1's place is free
+		time.Sleep(3 * nameSpan(limits.Second)) // u1's place is free
 		progress("slot-1", 1)
 		if got := r.inProgress("slot-1"); got != 1 {
 			t.Errorf("%d requests in progress of a name that has found a place, want 1", got)
 		}
-		time.Sleep(3 * nameSpan) // and another one's, while that request goes on
+		time.Sleep(3 * nameSpan(limits.Second)) // and another one's, while that request goes on
 		r.ask("u1", "PUT")
 		progress("slot-1", 0)
 		if got := r.inProgress("slot-1"); got != 0 {

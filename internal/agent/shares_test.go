@@ -315,7 +315,7 @@ func TestShareOfWhoWasInFlightBefore(t *testing.T) {
 func TestShareOfWhoHasCreditBeyondTheQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newShareRig(t, 2, func(o *Options) { o.UnknownUsers = 1 }).run()
-		r.names.takePlace(time.Now(), "bob")
+		r.names.takePlace(time.Now(), "bob", r.limiter.inForce.limitsOf("bob"))
 		r.moved("carol", 2, 0, 0)
 		r.held("alice", 2)
 		r.wantTold("at once", bandwidth.TableEntry{User: "alice", Share: [2]int64{6 * mib, 3 * mib}})

@@ -121,7 +121,7 @@ func (a *Agent) learnProgress(u peers.Update) {
 	// A name beyond the quota is tracked in table active for itself only if it passed for want of a
 	// verdict in time. It must not take the memory that the quota is to save. Users in table held have
 	// credit, and had a place when it was given.
-	if active > 0 && !of.Unlimited() && set.MadeUp(u.Key) && !a.names.hasPlace(a.clock.Now(), u.Key) && u.Table == activeTable {
+	if active > 0 && !of.Unlimited() && set.MadeUp(u.Key) && !a.names.hasPlace(a.clock.Now(), u.Key, of) && u.Table == activeTable {
 		return
 	}
 	count := concurrency.Count{Tracked: int64(u.Values[peers.HTTPReqCnt]), Active: active}

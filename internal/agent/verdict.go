@@ -140,7 +140,7 @@ func (a *Agent) verdict(q question) verdict {
 	set := a.limiter.inForce.set.Load()
 	of := set.User(q.user)
 	// Names that nobody has to know cost memory only if they are limited at all.
-	shares := !of.Unlimited() && set.MadeUp(q.user) && !a.names.takePlace(a.clock.Now(), q.user)
+	shares := !of.Unlimited() && set.MadeUp(q.user) && !a.names.takePlace(a.clock.Now(), q.user, of)
 	if shares {
 		q.user = set.Others(q.user)
 		// The table was asked about the name, and knows nothing of the others. Nor can they

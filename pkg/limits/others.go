@@ -74,6 +74,17 @@ func (s *Set) Others(key string) string {
 // IsOthers reports whether a wire key is one that users share.
 func IsOthers(key string) bool { return strings.HasPrefix(key, OthersKey) }
 
+// Longest is the longest window of the limits of requests and costs; Second if there is none.
+func (l *Limits) Longest() (w Window) {
+	for _, r := range l.lists().Rates {
+		w = max(w, r.Window)
+	}
+	for _, c := range l.lists().Costs {
+		w = max(w, c.Window)
+	}
+	return w
+}
+
 // Unlimited reports whether the limits limit no request: those of background jobs are
 // not requests'.
 func (l *Limits) Unlimited() bool {

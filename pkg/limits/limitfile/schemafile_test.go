@@ -67,7 +67,7 @@ func schemaFile() *schema {
 			"costs":          schemaCostUnits(),
 			"windows": {
 				Title: "Days and months", Description: "When the days and months of limits begin.",
-				Type: "object", MinProperties: jsonschema.Ptr(1), AdditionalProperties: nothing(),
+				Type: "object", AdditionalProperties: nothing(),
 				Properties: map[string]*schema{
 					"time_zone":    {Title: "Time zone", Description: "A name of the IANA time zone database; UTC if nothing is said. A day in which clocks are set has 23 or 25 hours.", Type: "string", MinLength: jsonschema.Ptr(1), Examples: []any{"Europe/Berlin"}},
 					"day_starts":   {Title: "Beginning of the day", Description: `A time of day in this time zone; "00:00" if nothing is said.`, Type: "string", Pattern: dayStartForm.String(), Examples: []any{"06:00"}},
