@@ -36,6 +36,7 @@ func (a *Agent) nextGeneration() {
 // even part; l.mu is held.
 func (a *Agent) teachCredit() {
 	c, instances := &a.limiter.credits, int(a.limiter.inForce.instances.Load())
+	c.rowAt = a.clock.Now()
 	values := peers.Values{peers.GPT0: uint64(c.generation)}
 	// Before any limits are known there is nothing to hold anybody to.
 	if set := a.limiter.inForce.set.Load(); set != nil {
@@ -43,8 +44,15 @@ func (a *Agent) teachCredit() {
 			requests, places := credit.Unasked(of, instances)
 			values[peers.GPC0], values[peers.GPC1] = uint64(requests), uint64(places)
 			for r := range of.Rates() {
-				if r.Max == 0 && r.Mode == limits.Enforce {
-					a.teach(creditTable.Name, r.Class, peers.Values{peers.GPT0: uint64(c.generation)}, creditTable.Expire)
+				if r.Max > 0 || r.Mode != limits.Enforce {
+					continue
+				}
+				classes := []string{r.Class}
+				if r.Class == limits.All {
+					classes = limits.BuiltinClasses() // each request has one of them
+				}
+				for _, class := range classes {
+					a.teach(creditTable.Name, class, peers.Values{peers.GPT0: uint64(c.generation)}, creditTable.Expire)
 				}
 			}
 		}
