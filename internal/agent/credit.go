@@ -39,8 +39,9 @@ func (g *grant) answer(r *spop.Request) {
 // credits is what HAProxy may admit by itself: of whom it has been told, and from whom it
 // was taken back. The limiter's lock guards it.
 type credits struct {
-	generation uint32 // of the credit in force; never 0
-	classes    string // of the configuration that asked last
+	generation uint32    // of the credit in force; never 0
+	classes    string    // of the configuration that asked last
+	rowAt      time.Time // when HAProxy was last told of the generation
 
 	granted     recent[time.Time]      // users whom an answer has just brought credit
 	withdrawals map[string]*withdrawal // by user

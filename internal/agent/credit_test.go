@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/agent/peers"
 	"github.com/sluice-qos/sluice/internal/redisbus"
+	"github.com/sluice-qos/sluice/pkg/limits"
 
 	"github.com/sluice-qos/sluice/internal/agent/runtimeapi"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
@@ -497,6 +498,16 @@ func TestGenerations(t *testing.T) {
 		if row()[peers.GPT0] != first[peers.GPT0] {
 			t.Error("another generation, though nothing has changed")
 		}
+		for range 6 { // the row is there for longer than HAProxy keeps it
+			r.limiter.mu.Lock()
+			r.row = peers.Values{}
+			r.limiter.mu.Unlock()
+			time.Sleep(creditTable.Expire / 2)
+			r.joined(redisbus.Registry{Instances: []string{"a", "b"}, Now: time.Now()})
+			if row() != first {
+				t.Errorf("row %v after half its time, want %v again", row(), first)
+			}
+		}
 		r.joined(redisbus.Registry{Instances: []string{"a", "b", "c", "d"}, Now: time.Now()})
 		second := row()
 		if second[peers.GPT0] == first[peers.GPT0] {
@@ -521,6 +532,13 @@ func TestGenerations(t *testing.T) {
 		defer r.limiter.mu.Unlock()
 		if fourth[peers.GPC0] != 10 || len(r.denied) != 1 || r.denied["GET"][peers.GPT0] != fourth[peers.GPT0] {
 			t.Errorf("part = %d a second, rows of classes %v; want 10, and GET's of the generation", fourth[peers.GPC0], r.denied)
+		}
+		clear(r.denied)
+		r.limiter.mu.Unlock()
+		r.force(parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {requests: 0}}\n"))
+		r.limiter.mu.Lock()
+		if len(r.denied) != len(limits.BuiltinClasses()) {
+			t.Errorf("rows of classes %v without any requests, want one for each", r.denied)
 		}
 	})
 }

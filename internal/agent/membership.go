@@ -236,6 +236,8 @@ func (a *Agent) takeInstances(now time.Time, r redisbus.Registry) {
 	// Each part of a limit is another one from here on: credit of the old parts must end with this second.
 	if n := int64(len(r.Instances)); a.limiter.inForce.instances.Swap(n) != n {
 		a.nextGeneration()
+	} else if c := &a.limiter.credits; now.Sub(c.rowAt) >= creditTable.Expire/2 {
+		a.teachCredit() // HAProxy forgets the row
 	}
 	m := &a.membership
 	m.away.follow(now.Unix(), r.Instances)
