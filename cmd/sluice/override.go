@@ -20,7 +20,7 @@ import (
 
 type override struct {
 	User   string        `arg:"" optional:"" help:"The user, named as in the limit file."`
-	Limits []string      `arg:"" optional:"" name:"field=value" help:"Limits to set: tier=pro, concurrent=50, requests.GET=200, requests.GET/minute=1000, bandwidth.down=10MiB, costs.tokens.day=1M, requests=unlimited, …"`
+	Limits []string      `arg:"" optional:"" name:"field=value" help:"Limits to set: tier=pro, concurrent=50, requests.GET=200, requests.GET/minute=1000, bandwidth.down=10MiB, costs.tokens.day=1M, requests=unlimited, requests=0 to refuse every request, …"`
 	For    time.Duration `help:"Duration, from 1s to 168h." default:"1h" placeholder:"TIME"`
 	Reason string        `help:"Reason, one line, which the list of overrides and the audit log show." placeholder:"TEXT"`
 	List   bool          `help:"List the overrides that there are."`

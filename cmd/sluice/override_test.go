@@ -17,6 +17,7 @@ func TestLimitsOf(t *testing.T) {
 		{"a tier of digits", "tier=7", `{"tier":"7"}`},
 		{"numbers, and what is none", "concurrent=50 priority=-5 bandwidth.down=10MiB mode=off", `{"bandwidth":{"down":"10MiB"},"concurrent":50,"mode":"off","priority":-5}`},
 		{"more than one class", "requests.GET=200 requests.*=unlimited", `{"requests":{"*":"unlimited","GET":200}}`},
+		{"nothing at all", "requests=0", `{"requests":0}`},
 		{"a window, as it is printed", "requests.GET/minute=1000", `{"requests":{"GET":{"minute":1000}}}`},
 		{"a second and a minute", "requests.GET=7 requests.GET/minute=9 requests.GET.burst=3", `{"requests":{"GET":{"burst":3,"minute":9,"second":7}}}`},
 		{"in the other order", "requests.GET.burst=3 requests.GET=7", `{"requests":{"GET":{"burst":3,"second":7}}}`},
