@@ -161,15 +161,15 @@ func TestLimitOfZero(t *testing.T) {
 default_tier: free
 costs: {tokens: {estimate: {default: 5}}}
 tiers:
-  free: {requests: {GET: {minute: 0}, POST: {second: 0, mode: dry-run}}, concurrent: 1, over_limit: {concurrent: wait 2s}}
+  free: {requests: {GET: 0, POST: {second: 0, mode: dry-run}}, concurrent: 1, over_limit: {concurrent: wait 2s}}
   budget: {costs: {tokens: {day: 0}}}
 users: {bob: budget}
 `))
 		r.want("alice", "PUT", true, 0) // the only place
 		begin := time.Now().Unix()
-		for range 3 {
-			want := verdict{cause: cause.LimitZero, rate: limits.Rate{Class: "GET", Window: limits.Minute}, window: 60}
-			got := r.Agent.verdict(question{user: "alice", verb: "GET", credit: haproxyCredit{places: concurrency.Places{Lent: true}}})
+		for i := range 3 {
+			want := verdict{cause: cause.LimitZero, rate: limits.Rate{Class: "GET"}, window: 1}
+			got := r.Agent.verdict(question{user: "alice", verb: "GET", credit: haproxyCredit{places: concurrency.Places{Lent: i == 2}}})
 			if got.retry = 0; got != want {
 				t.Errorf("a GET: %+v, want %+v", got, want)
 			}
@@ -178,7 +178,7 @@ users: {bob: budget}
 		for _, n := range r.told() {
 			r.teachThrottle(n)
 		}
-		if got := teach(); got[peers.GPC0] != 0 || got[peers.GPC1] != 60 || int64(got[peers.GPT0]) < begin+100 {
+		if got := teach(); got[peers.GPC0] != 0 || got[peers.GPC1] != 1 || int64(got[peers.GPT0]) < begin+100 {
 			t.Errorf("HAProxy was taught %v, want a limit of 0 without an end", got)
 		}
 		if n := testutil.ToFloat64(r.metrics.throttled); n != 1 {
