@@ -54,7 +54,7 @@ var costly = setup{
 		Env: []string{"SLUICE_RATELIMIT=all", "SLUICE_RETRY_JITTER=1"},
 	},
 	edit: func(cfg string) string {
-		const behindTheVerdict = "    # When the origin is full, lower classes are served first.\n"
+		const behindTheVerdict = "    http-request set-priority-class var(txn.sluice.priority) if { var(txn.sluice.priority) -m found }\n"
 		cfg = strings.Replace(cfg, behindTheVerdict, "    http-request deny deny_status 403 if { req.hdr(x-deny) -m found }\n"+
 			"    http-request set-timeout server 300ms if { req.hdr(x-late) -m found }\n"+
 			"    http-request set-var(txn.test_small) bool(true) if { req.hdr(x-small) -m found }\n"+behindTheVerdict, 1)
