@@ -55,8 +55,8 @@ func newCostView(units []limits.CostUnit) (costView, error) {
 		}
 		names = append(names, u.Name)
 		unit := costUnit{
-			Number: i, Name: u.Name, EstimateHeader: u.Estimate.Header, EstimateJSON: strings.Join(u.Estimate.JSON, "."),
-			Header: u.Actual.Header, JSON: strings.Join(u.Actual.JSON, "."), FailedFree: !u.FailedCostsEstimate, ByOperation: u.ByOperation(),
+			Number: i, Name: u.Name, EstimateHeader: u.Estimate.Header, EstimateJSON: u.Estimate.JSON.String(),
+			Header: u.Actual.Header, JSON: u.Actual.JSON.String(), FailedFree: !u.Failed4xx, ByOperation: u.ByOperation(),
 		}
 		v.ByOperation = v.ByOperation || unit.ByOperation
 		if u.Classes == nil {
@@ -69,7 +69,7 @@ func newCostView(units []limits.CostUnit) (costView, error) {
 		}
 		v.Estimated = v.Estimated || unit.EstimateJSON != ""
 		if unit.JSON != "" {
-			unit.Document, v.Bodies = quoted.Replace(documentCost(u.Actual.JSON)), true
+			unit.Document, v.Bodies = quoted.Replace(documentCost(u.Actual.JSON[0].Names)), true
 		}
 		v.Units = append(v.Units, unit)
 	}
@@ -89,11 +89,19 @@ func checkCostUnit(u limits.CostUnit) error {
 		if source.Header != "" && !costField.MatchString(source.Header) {
 			return fmt.Errorf("header %q: want 1 to 100 of a-z, 0-9, _ and -", source.Header)
 		}
-		for _, key := range source.JSON {
-			if !costKey.MatchString(key) {
-				return fmt.Errorf("key %q: want 1 to 100 letters, digits, _ and -", key)
+		if len(source.JSON) > 1 || source.Sum {
+			return fmt.Errorf("%s: HAProxy reads one path; lists and sums are not read yet", source.JSON)
+		}
+		for _, path := range source.JSON {
+			for _, key := range path.Names {
+				if !costKey.MatchString(key) {
+					return fmt.Errorf("key %q: want 1 to 100 letters, digits, _ and -", key)
+				}
 			}
 		}
+	}
+	if u.Failed4xx != u.Failed5xx {
+		return errors.New("failed: HAProxy charges 4xx and 5xx alike; different costs are not charged yet")
 	}
 	for _, class := range u.Classes {
 		if !className.MatchString(class) {

@@ -36,7 +36,7 @@ type costKind struct {
 
 var (
 	headerUnit = []limits.CostUnit{{Name: "exports", Estimate: limits.CostSource{Header: "x-rows"}, Actual: limits.CostSource{Header: "x-cost"}}}
-	jsonUnit   = []limits.CostUnit{{Name: "tokens", Actual: limits.CostSource{JSON: []string{"usage", "total_tokens"}}}}
+	jsonUnit   = []limits.CostUnit{{Name: "tokens", Actual: limits.CostSource{JSON: limits.CostPaths{{Names: []string{"usage", "total_tokens"}}}}}}
 	charged    = vars{"charged_0": "1000@1764003600"}
 )
 

@@ -43,7 +43,7 @@ type costAgent struct {
 // units are those of most tests, in the order of their names.
 var units = []limits.CostUnit{
 	{Name: "exports", Estimate: limits.CostSource{Header: "x-rows"}, Actual: limits.CostSource{Header: "x-cost"}},
-	{Name: "tokens", Classes: []string{"POST", "SEARCH"}, Estimate: limits.CostSource{JSON: []string{"max_tokens"}}, Actual: limits.CostSource{JSON: []string{"usage", "total_tokens"}}},
+	{Name: "tokens", Classes: []string{"POST", "SEARCH"}, Estimate: limits.CostSource{JSON: limits.CostPaths{{Names: []string{"max_tokens"}}}}, Actual: limits.CostSource{JSON: limits.CostPaths{{Names: []string{"usage", "total_tokens"}}}}},
 }
 
 // costly has requests cost something. An operator's rules refuse requests with a header X-Deny behind the verdict, give up the
@@ -463,7 +463,7 @@ func TestVerdictsAboutLateCosts(t *testing.T) {
 // one of loopback.
 func TestSettledWithoutAnOrigin(t *testing.T) {
 	t.Parallel()
-	costs := []limits.CostUnit{{Name: "calls"}, {Name: "exports", Actual: limits.CostSource{Header: "x-cost"}}, {Name: "tries", FailedCostsEstimate: true}}
+	costs := []limits.CostUnit{{Name: "calls"}, {Name: "exports", Actual: limits.CostSource{Header: "x-cost"}}, {Name: "tries", Failed4xx: true, Failed5xx: true}}
 	c := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ORIGIN=127.0.0.1:1", "SLUICE_COSTS=" + testkit.FreeAddr(t)}, Identify: "header:X-User", Costs: costs}})
 	c.charge("50", "100", "200")
 	if got := c.get(t, "X-User: ann"); got.Status != 503 {
@@ -589,7 +589,7 @@ func TestSmallDocumentsAreReadAsByGo(t *testing.T) {
 	for i, text := range texts {
 		user := fmt.Sprint("user-", i)
 		c.send(t, post("{}", "application/json", "X-User: "+user))
-		n, ok := lastNumber(t, text, units[1].Actual.JSON)
+		n, ok := lastNumber(t, text, units[1].Actual.JSON[0].Names)
 		if ok {
 			found++
 		}
@@ -703,8 +703,8 @@ func TestCostUnitsAreChecked(t *testing.T) {
 	for name, costs := range map[string][]limits.CostUnit{
 		"a name":          {{Name: "a b"}},
 		"a header":        {{Name: "tokens", Actual: limits.CostSource{Header: "x cost"}}},
-		"a key":           {{Name: "tokens", Estimate: limits.CostSource{JSON: []string{`a"b`}}}},
-		"a key's dot":     {{Name: "tokens", Actual: limits.CostSource{JSON: []string{"a.b"}}}},
+		"a key":           {{Name: "tokens", Estimate: limits.CostSource{JSON: limits.CostPaths{{Names: []string{`a"b`}}}}}},
+		"a key's dot":     {{Name: "tokens", Actual: limits.CostSource{JSON: limits.CostPaths{{Names: []string{"a.b"}}}}}},
 		"a class":         {{Name: "tokens", Classes: []string{"a}"}}},
 		"two of a name":   {good, good},
 		"another order":   {good, {Name: "exports"}},

@@ -113,7 +113,7 @@ func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time, readers int64
 	if a.limiter.inForce.hasVersion(published.Version) {
 		return nil
 	}
-	set, err := limitfile.ParsePublished("published limits", published.File, published.Overrides)
+	set, err := limitfile.ParsePublished("published limits", published.File, published.Overrides, a.limiter.inForce.set.Load())
 	if err != nil {
 		a.metrics.limitErrors.WithLabelValues(redisbus.InvalidLimits).Inc()
 		return fmt.Errorf("parse the published limits %s: %w", published.Version, err)

@@ -64,7 +64,7 @@ func TestOverridesAreShared(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		given, err := limitfile.ParsePublished("given", published.File, published.Overrides)
+		given, err := limitfile.ParsePublished("given", published.File, published.Overrides, nil)
 		if err != nil {
 			return err
 		}

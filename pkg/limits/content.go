@@ -18,6 +18,7 @@ type Content struct {
 	AnonymousTier  string // one of Tiers, or ""
 	UnreadableTier string // one of Tiers, or ""
 	Tiers          map[string]*Entry
+	Groups         map[string]*Entry // what the members of each group may do together
 
 	Classes       []Class // in the order in which they are matched
 	Exempt        Exempt

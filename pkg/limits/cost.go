@@ -3,12 +3,16 @@ package limits
 import (
 	"iter"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 const (
 	// MaxCost is the largest limit, and the largest cost of one request. A thousand times as
 	// much is below 2^53, up to which Redis' scripts and HAProxy count exactly.
 	MaxCost = 1_000_000_000_000
+	// MaxCostTimes is the largest number by which a part of a cost is multiplied.
+	MaxCostTimes = 1_000_000
 	// MaxCostUnits bounds the units of a file: HAProxy has variables for no more.
 	MaxCostUnits = 4
 )
@@ -20,22 +24,51 @@ type CostUnit struct {
 	Name    string   // 1 to 24 of a-z, 0-9, and single _ and - between them
 	Classes []string // whose requests cost it, verbs and operation classes, sorted; nil: all requests
 
-	Estimate CostSource       // where a request says what it will cost at most; the zero CostSource: nowhere
-	Default  int64            // the estimate of a request that does not say; 0: it costs nothing until the answer says so
-	ByClass  map[string]int64 // takes the place of Default for a verb or an operation class, which comes first
+	// Estimate is where a request says what it will cost at most, the largest that is found; the zero
+	// CostSource: nowhere.
+	Estimate CostSource
 
-	Actual CostSource // where an answer says what the request cost; the zero CostSource: nowhere, so that estimates stand
+	Unreadable int64            // the estimate of a request whose body cannot be read; -1 if the file does not say
+	Default    int64            // the estimate of a request that does not say; 0: it costs nothing until the answer says so
+	ByClass    map[string]int64 // takes the place of Default for a verb or an operation class, which comes first
 
-	// FailedCostsEstimate charges requests that the origin answers with a status of 400 or
-	// more, without saying what they cost, their estimate. Otherwise they cost nothing.
-	FailedCostsEstimate bool
+	// Actual is where an answer says what the request cost, the first that is found or their sum; the
+	// zero CostSource: nowhere, so that estimates stand.
+	Actual CostSource
+
+	// Failed4xx and Failed5xx charge requests that the origin answers with such a status, without
+	// saying what they cost, their estimate. Otherwise they cost nothing.
+	Failed4xx, Failed5xx bool
 }
 
 // CostSource is where in a request or an answer a cost is: in a header, or in a body of
 // JSON. The zero CostSource is nowhere.
 type CostSource struct {
-	Header string   // its name, in small letters
-	JSON   []string // the path to a number: usage.total_tokens is {"usage", "total_tokens"}
+	Header string    // its name, in small letters
+	JSON   CostPaths // of the body
+	Sum    bool      // the numbers of all paths count together
+}
+
+// CostPaths are the places in a body where a cost may be.
+type CostPaths []CostPath
+
+// String is the paths as in the limit file, with commas between them.
+func (p CostPaths) String() string {
+	var all []string
+	for _, path := range p {
+		text := strings.Join(path.Names, ".")
+		if path.Times > 1 {
+			text += " × " + strconv.FormatInt(path.Times, 10)
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
+}
+
+// CostPath is the path to a number in a body: usage.total_tokens is {"usage", "total_tokens"}.
+type CostPath struct {
+	Names []string
+	Times int64 // by what the number is multiplied in a sum: 1 to MaxCostTimes
 }
 
 // IsZero reports whether nothing is read.

@@ -111,3 +111,9 @@ func (l *Limits) OffFields() []string { return slices.Clone(l.lists().Off) }
 // BuiltinClasses returns the classes that a request can have without further
 // configuration, sorted. All is not among them: it is no request's own class.
 func BuiltinClasses() []string { return slices.Clone(classes[1:]) }
+
+// IsBuiltinClass reports whether a class is All or one of BuiltinClasses.
+func IsBuiltinClass(name string) bool { return slices.Contains(classes[:], name) }
+
+// MaxPatterns bounds the patterns of a file, those of exempt users included.
+const MaxPatterns = 10_000

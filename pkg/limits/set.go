@@ -92,6 +92,18 @@ func (s *Set) TierLimits(name string) (*Limits, bool) {
 	return e.at(s.now), true
 }
 
+// GroupNames returns the names of all groups, sorted.
+func (s *Set) GroupNames() []string { return slices.Sorted(maps.Keys(s.content.Groups)) }
+
+// GroupLimits returns what the members of a group may do together, and whether there is such a group.
+func (s *Set) GroupLimits(name string) (*Limits, bool) {
+	e, ok := s.content.Groups[name]
+	if !ok {
+		return nil, false
+	}
+	return e.at(s.now), true
+}
+
 // Classes returns the operation classes, in the order in which they are matched.
 // Callers must not modify what they hold.
 func (s *Set) Classes() []Class { return slices.Clone(s.content.Classes) }

@@ -159,7 +159,7 @@ func (l *Limits) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	set, err := limitfile.ParsePublished("published limits", published.File, published.Overrides)
+	set, err := limitfile.ParsePublished("published limits", published.File, published.Overrides, nil)
 	if err != nil {
 		return fmt.Errorf("parse the published limits %s: %w", published.Version, err)
 	}

@@ -55,7 +55,7 @@ func TestParseCost(t *testing.T) {
 		for _, as := range []struct {
 			what, err string
 			parse     func(string) (int64, error)
-		}{{"limit", tt.limit, costLimits.parse}, {"estimate", tt.estimate, estimates.parse}} {
+		}{{"limit", tt.limit, amountScale.parse}, {"estimate", tt.estimate, estimateScale.parse}} {
 			got, err := as.parse(tt.in)
 			text := ""
 			if err != nil {
@@ -73,58 +73,48 @@ func FuzzCost(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		n, err := estimates.parse(s)
-		limit, limitErr := costScale.parse(s)
+		n, err := estimateScale.parse(s)
+		limit, limitErr := amountScale.parse(s)
 		switch {
 		case err != nil && (n != 0 || limitErr == nil):
 			t.Errorf("%q = %d, %v, and as a limit %d, %v", s, n, err, limit, limitErr)
 		case err == nil && (n < 0 || n > limits.MaxCost):
 			t.Errorf("%q = %d, want 0 to MaxCost", s, n)
-		case err == nil && n > 0 && limit != n:
+		case err == nil && limit != n:
 			t.Errorf("%q = %d, and as a limit %d, %v", s, n, limit, limitErr)
-		case limitErr == nil && limit < 1:
-			t.Errorf("%q is a limit of %d", s, limit)
 		}
 	})
 }
 
 func TestParseJSONPath(t *testing.T) {
-	for _, tt := range []struct {
-		in   string
-		want []string // nil: an error
-	}{
-		{"max_tokens", []string{"max_tokens"}},
-		{"usage.total_tokens", []string{"usage", "total_tokens"}},
-		{"a.b.c.d.e.f.g.0-x", []string{"a", "b", "c", "d", "e", "f", "g", "0-x"}},
-		{"a.b.c.d.e.f.g.h.i", nil},
-		{strings.Repeat("x", maxJSONPath), []string{strings.Repeat("x", maxJSONPath)}},
-		{strings.Repeat("x", maxJSONPath+1), nil},
-		{"", nil}, {".", nil}, {"a.", nil}, {".a", nil}, {"a..b", nil}, {"a b", nil}, {"a[0]", nil}, {"ä", nil}, {"$.a", nil}, {"a\n", nil},
+	for in, want := range map[string]bool{
+		"max_tokens": true, "usage.total_tokens": true, "a.b.c.d.e.f.g.0-x": true, "a.b.c.d.e.f.g.h.i": false,
+		strings.Repeat("x", maxJSONPath): true, strings.Repeat("x", maxJSONPath+1): false,
+		"": false, ".": false, "a.": false, ".a": false, "a..b": false, "a b": false, "a[0]": false, "ä": false, "$.a": false, "a\n": false,
 	} {
-		got, err := parseJSONPath(tt.in)
-		if !slices.Equal(got, tt.want) || (err == nil) != (tt.want != nil) {
-			t.Errorf("parseJSONPath(%q) = %q, %v, want %q", tt.in, got, err, tt.want)
+		if _, err := parseJSONPath(in); (err == nil) != want {
+			t.Errorf("parseJSONPath(%q) = %v, want an error: %v", in, err, !want)
 		}
 	}
 }
 
 func TestParseHeaderName(t *testing.T) {
-	for in, want := range map[string]string{"X-Cost": "x-cost", "content-length": "content-length", "x": "x", "": "", "a b": "", "X:": "", "Connection": "", "TRANSFER-ENCODING": "", "te": ""} {
-		if got, err := parseHeaderName(in); got != want || (err == nil) != (want != "") {
-			t.Errorf("parseHeaderName(%q) = %q, %v, want %q", in, got, err, want)
+	for in, want := range map[string]bool{"X-Cost": true, "content-length": true, "x": true, "": false, "a b": false, "X:": false, "Connection": false, "TRANSFER-ENCODING": false, "te": false} {
+		if _, err := parseHeaderName(in); (err == nil) != want {
+			t.Errorf("parseHeaderName(%q) = %v, want an error: %v", in, err, !want)
 		}
 	}
 }
 
-func TestParseDayStart(t *testing.T) {
+func TestParseTimeOfDay(t *testing.T) {
 	for in, want := range map[string]time.Duration{"00:00": 0, "06:00": 6 * time.Hour, "23:59": 24*time.Hour - time.Minute} {
-		if got, err := parseDayStart(in); got != want || err != nil {
-			t.Errorf("parseDayStart(%q) = %v, %v, want %v", in, got, err, want)
+		if got, err := parseTimeOfDay(in); time.Duration(got) != want || err != nil {
+			t.Errorf("parseTimeOfDay(%q) = %v, %v, want %v", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"", "6:00", "24:00", "06:60", "06:00:00", "0600", "06:00Z"} {
-		if got, err := parseDayStart(in); err == nil {
-			t.Errorf("parseDayStart(%q) = %v, want an error", in, got)
+		if got, err := parseTimeOfDay(in); err == nil {
+			t.Errorf("parseTimeOfDay(%q) = %v, want an error", in, got)
 		}
 	}
 }

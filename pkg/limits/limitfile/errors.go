@@ -50,15 +50,17 @@ type problems struct {
 	more  int    // found after those
 }
 
-func (p *problems) count() int { return len(p.found) + p.more }
-
-// addError adds an error, whose text is made only if it can be reported.
-func (p *problems) addError(line, column int, format string, args ...any) {
+// report adds an error, whose text is made only if it can be reported.
+func (p *problems) report(at at, format string, args ...any) {
 	if len(p.found) == maxCollected {
 		p.more++
 		return
 	}
-	p.found = append(p.found, &Error{p.file, line, column, fmt.Sprintf(format, args...)})
+	p.found = append(p.found, &Error{p.file, int(at.line), int(at.column), fmt.Sprintf(format, args...)})
+}
+
+func (p *problems) refuseUnknown(at at, where place, what, got string, valid []string) {
+	p.report(at, "%s: unknown %s %s", where, what, choices{got, valid})
 }
 
 func (p *problems) errors() Errors {
@@ -70,7 +72,7 @@ func (p *problems) errors() Errors {
 	}
 	next := p.found[maxErrors]
 	text := "and 1 more error"
-	if more := p.count() - maxErrors; more > 1 {
+	if more := len(p.found) + p.more - maxErrors; more > 1 {
 		text = fmt.Sprintf("and %d more errors", more)
 	}
 	return append(p.found[:maxErrors:maxErrors], &Error{next.File, next.Line, next.Column, text})
@@ -80,9 +82,15 @@ func (p *problems) errors() Errors {
 // no name.
 type place struct{ of, field string }
 
+// theFile is the place of what is at the top, whose names say enough.
+const theFile = "the file"
+
 func (p place) below(field string) place {
-	if p.field != "" {
+	switch {
+	case p.field != "":
 		field = p.field + "." + field
+	case p.of == theFile:
+		p.of = ""
 	}
 	p.field = field
 	return p

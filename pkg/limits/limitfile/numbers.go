@@ -8,47 +8,19 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"gopkg.in/yaml.v3"
+	_ "time/tzdata" // every program knows the same zones, whatever the machine has
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-type kind[T any] struct {
-	forms  string                  // what is valid, for errors
-	parse  func(string) (T, error) // its errors follow the name of the field
-	lifts  bool                    // unlimited is valid, and means the zero T
-	number bool                    // quotes around it are an error
-	text   bool                    // a number, true and false are errors unless they are in quotes
-}
-
-// read reads a scalar, and reports whether it is valid.
-func read[T any](f *file, k kind[T], at place, n *yaml.Node) (v T, ok bool) {
-	if !f.is(n, at, yaml.ScalarNode, k.forms) {
-		return v, false
-	}
-	if k.lifts && isUnlimited(n) {
-		return v, true
-	}
-	// The text, not the value that YAML makes of it: to YAML 010 is eight.
-	v, err := k.parse(n.Value)
-	switch tag := n.ShortTag(); {
-	case err != nil:
-		f.errorf(n, "%s %v", at, err)
-	// The JSON Schema has one type for each of these values.
-	case k.text && (tag == "!!int" || tag == "!!float" || tag == "!!bool"):
-		f.errorf(n, "%s must be text, got %s; write it in quotes", at, shorten(n.Value))
-	case k.number && tag == "!!str":
-		f.errorf(n, "%s must be a number, got text; write %v without quotes", at, v)
-	default:
-		return v, true
-	}
-	return *new(T), false
-}
-
-// into reads a scalar to a place, which is zero after an error.
-func into[T any](f *file, to *T, k kind[T]) func(place, *yaml.Node) {
-	return func(at place, n *yaml.Node) { *to, _ = read(f, k, at, n) }
+// kind says which values a scalar may have.
+type kind struct {
+	forms  string                      // what is valid, for errors
+	parse  func(string) (int64, error) // its errors follow the name of the field; nil if only unlimited is valid
+	lifts  bool                        // unlimited is valid
+	number bool                        // quotes around it are an error
+	text   bool                        // a number, true and false are errors unless they are in quotes
+	name   bool                        // true, false and null are errors unless they are in quotes
 }
 
 const (
@@ -56,62 +28,77 @@ const (
 	waitForms       = "refuse, or wait and a duration from 1ms to 30s, such as wait 2s"
 	failedAuthForms = "a number of answers and a window, such as 30/min (/s, /min or /hour), or unlimited"
 	timeForms       = "a date such as 2026-12-01, which begins at 00:00 UTC, or a time such as 2026-12-01T18:00:00Z"
-	dayStartForms   = `a time of day from "00:00" to "23:59"`
+	timeOfDayForms  = `a time of day from "00:00" to "23:59"`
+	timeZoneForms   = "the name of a time zone, such as Europe/Berlin or UTC"
+	jsonPathForms   = "the names that lead to a number, with dots between them, such as usage.total_tokens: each of A-Z, a-z, 0-9, _ and -, at most 8 names and 128 bytes"
+	headerNameForms = "the name of a header, such as X-Cost"
+	pathRegexForms  = "a regular expression such as '^/[^/]+/?$'"
+	prefixForms     = "the beginning of a path, such as /reports/, without blanks, ? or #"
 
 	liftIt = "write unlimited to lift the limit"
 )
 
 var (
-	// timeForm is a date or a time of RFC 3339 in the years from 2000 to 2199.
-	timeForm = regexp.MustCompile(`^2[01][0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])` +
-		`(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))?$`)
-	dayStartForm = regexp.MustCompile(`^([01][0-9]|2[0-3]):[0-5][0-9]$`)
-
-	sizes            = kind[int64]{forms: sizeScale.forms, parse: sizeScale.parse, lifts: true}
-	rateLimits       = orRefuse(kind[int64]{forms: rateScale.forms, parse: rateScale.parse, lifts: true})
-	costLimits       = orRefuse(kind[int64]{forms: costScale.forms, parse: costScale.parse, lifts: true})
-	estimates        = kind[int64]{forms: estimateScale.forms, parse: estimateScale.parse}
-	perSecond        = counts(limits.MaxPerSecond)
-	inProgress       = countsOr(limits.MaxConcurrent, "write requests: 0 to refuse every request, or unlimited to lift the limit")
-	jobCounts        = counts(limits.MaxJobs)
-	bursts           = numbers(1, limits.MaxBurst, "a whole number from 1; leave it out for none", "leave it out for none")
-	workers          = numbers(0, limits.MaxWorkers, "a whole number from 0 (none here) to 10000", "")
-	dedicatedWorkers = numbers(1, limits.MaxWorkers, "a whole number from 1 to 10000", "leave the class out for none")
-	priorities       = kind[int64]{forms: priorityForms, parse: parsePriority, number: true}
-	waits            = kind[int64]{forms: waitForms, parse: parseWait}
-	times            = kind[time.Time]{forms: timeForms, parse: parseTime}
-	dayStarts        = kind[time.Duration]{forms: dayStartForms, text: true, parse: parseDayStart}
-	failedAuth       = kind[failureRate]{forms: failedAuthForms, parse: parseFailures, lifts: true}
+	modeNames      = []string{limits.Enforce.String(), limits.DryRun.String(), limits.Off.String()}
+	jobsClasses    = []string{limits.PriorityQueues, limits.DefaultQueues}
+	failedNames    = []string{"free", "estimate"}
+	failureWindows = []string{limits.Second.Unit(), limits.Minute.Unit(), limits.Hour.Unit()}
 )
 
-func numbers(least, most int64, forms, none string) kind[int64] {
-	return kind[int64]{forms: forms, number: true, parse: wholeNumber(least, most, forms, none)}
+// kinds are those of a limit file, as the tags of file.go name them. Times are Unix times in ns, and
+// times of day in ns after midnight.
+var kinds = map[string]kind{
+	"lift":           {forms: unlimited, lifts: true},
+	"tierName":       {forms: "the name of a tier", parse: anyText, name: true},
+	"groupName":      {forms: "the name of a group", parse: anyText, name: true},
+	"mode":           choice("mode", modeNames),
+	"amount":         {forms: amountScale.forms, parse: amountScale.parse, lifts: true},
+	"burst":          numbers(1, limits.MaxBurst, "a whole number from 1; leave it out for none", "leave it out for none"),
+	"perSecond":      counts(limits.MaxPerSecond, liftIt),
+	"inProgress":     counts(limits.MaxConcurrent, "write requests: 0 to refuse every request, or unlimited to lift the limit"),
+	"size":           {forms: sizeScale.forms, parse: sizeScale.parse, lifts: true},
+	"wait":           {forms: waitForms, parse: parseWait},
+	"priority":       {forms: priorityForms, parse: parsePriority, number: true},
+	"jobCount":       counts(limits.MaxJobs, liftIt),
+	"jobsClass":      {forms: "priority or default", parse: parseJobsClass},
+	"workerCount":    numbers(0, limits.MaxWorkers, "a whole number from 0 (none here) to 10000", ""),
+	"dedicatedCount": numbers(1, limits.MaxWorkers, "a whole number from 1 to 10000", "leave the class out for none"),
+	"comment":        {forms: "text", parse: parseComment},
+	"until":          {forms: timeForms, parse: parseTime},
+	"timeZone":       {forms: timeZoneForms, parse: parseTimeZone, text: true},
+	"timeOfDay":      {forms: timeOfDayForms, parse: parseTimeOfDay, text: true},
+	"dayOfMonth":     numbers(1, limits.MaxMonthStart, "a day of the month from 1 to 28", "the first day of a month is 1"),
+	"failureRate":    {forms: failedAuthForms, parse: parseFailureCount, lifts: true},
+	"failedCost":     choice("cost", failedNames),
+	"estimated":      {forms: estimateScale.forms, parse: estimateScale.parse},
+	"jsonPath":       {forms: jsonPathForms, parse: parseJSONPath, text: true},
+	"times":          numbers(1, limits.MaxCostTimes, "a whole number from 1 to 1000000", "leave the path out"),
+	"headerName":     {forms: headerNameForms, parse: parseHeaderName, text: true},
+	"headerValue":    {forms: `text, or "" for any`, parse: parseHeaderValue},
+	"pathPrefix":     {forms: prefixForms, parse: parsePrefix},
+	"pathRegex":      {forms: pathRegexForms, parse: parseRegex, name: true},
+}
+
+// choice is one of some names; its value is the index of the name.
+func choice(what string, names []string) kind {
+	forms := strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+	return kind{forms: forms, parse: func(s string) (int64, error) {
+		i := slices.Index(names, s)
+		if i < 0 {
+			return 0, fmt.Errorf("has the unknown %s %s", what, choices{s, names})
+		}
+		return int64(i), nil
+	}}
+}
+
+func numbers(least, most int64, forms, none string) kind {
+	return kind{forms: forms, number: true, parse: wholeNumber(least, most, forms, none)}
 }
 
 // counts are whole numbers from 1 to most, or unlimited.
-func counts(most int64) kind[int64] { return countsOr(most, liftIt) }
-
-func countsOr(most int64, none string) kind[int64] {
+func counts(most int64, none string) kind {
 	k := numbers(1, most, "a whole number in plain digits, or unlimited", none)
 	k.forms, k.lifts = "a whole number or unlimited", true
-	return k
-}
-
-// refuses is the value of a limit of 0, because the value 0 stands for unlimited.
-const refuses = -1
-
-// orRefuse also reads 0.
-func orRefuse(k kind[int64]) kind[int64] {
-	parse := k.parse
-	k.parse = func(s string) (int64, error) {
-		switch {
-		case s == "0":
-			return refuses, nil
-		case strings.HasPrefix(s, "-") && isPlainNumber(s[1:]):
-			return 0, fmt.Errorf("must be 0 or more, got %s; %s", s, liftIt)
-		}
-		return parse(s)
-	}
 	return k
 }
 
@@ -151,8 +138,9 @@ type scale struct {
 	factors  []int64
 	most     int64
 	mostText string
-	fraction bool // 1.5k is valid
-	zero     bool // 0 is valid
+	fraction bool   // 1.5k is valid
+	zero     bool   // 0 is valid
+	none     string // what to write for no limit
 }
 
 var (
@@ -160,17 +148,13 @@ var (
 		forms: "a whole number of bytes, one with kB, MB, GB, KiB, MiB, GiB or TiB, or unlimited", word: "unit", units: []string{"kB", "MB", "GB", "KiB", "MiB", "GiB", "TiB"},
 		factors: []int64{1e3, 1e6, 1e9, 1 << 10, 1 << 20, 1 << 30, 1 << 40}, most: limits.MaxBandwidth, mostText: "1TiB per second",
 	}
-	costScale = scale{
+	amountScale = scale{
 		forms: "a whole number, one with k, M or G, or unlimited", word: "suffix", units: []string{"k", "M", "G"}, factors: []int64{1e3, 1e6, 1e9},
-		most: limits.MaxCost, mostText: "1000G", fraction: true,
-	}
-	rateScale = scale{
-		forms: "a whole number, one with k or M, or unlimited", word: "suffix", units: []string{"k", "M"}, factors: []int64{1e3, 1e6},
-		most: limits.MaxPerSecond, mostText: "1000000000", fraction: true,
+		most: limits.MaxCost, mostText: "1000G", fraction: true, zero: true, none: "; " + liftIt,
 	}
 	estimateScale = func() scale {
-		c := costScale
-		c.forms, c.zero = "a whole number from 0 (nothing), or one with k, M or G", true
+		c := amountScale
+		c.forms, c.none = "a whole number from 0 (nothing), or one with k, M or G", ""
 		return c
 	}()
 )
@@ -183,7 +167,7 @@ func (c scale) parse(s string) (int64, error) {
 	switch {
 	case strings.HasPrefix(s, "-") && strings.TrimLeft(s[1:], "0123456789") != s[1:]:
 		if c.zero {
-			return 0, fmt.Errorf("must be 0 or more, got %s", quoteUnlessPlain(s))
+			return 0, fmt.Errorf("must be 0 or more, got %s%s", quoteUnlessPlain(s), c.none)
 		}
 		return 0, tooSmall(s, liftIt)
 	case whole == "", point && (fraction == "" || !c.fraction), strings.Contains(fraction, "."), strings.ContainsAny(unit, ".,_"):
@@ -239,7 +223,7 @@ func parsePriority(s string) (int64, error) {
 // ParseWorkers reads a number of workers: from 0 to MaxWorkers, in plain digits. The
 // error follows the name of the number.
 func ParseWorkers(s string) (int, error) {
-	n, err := workers.parse(s)
+	n, err := kinds["workerCount"].parse(s)
 	return int(n), err
 }
 
@@ -250,103 +234,148 @@ func ParseJobs(s string) (int, error) {
 	return int(n), err
 }
 
-type failureRate struct {
-	count  int
-	window limits.Window
+func parseFailureCount(s string) (int64, error) {
+	count, _, err := parseFailures(s)
+	return count, err
 }
 
 // parseFailures reads a count and a window, such as 30/min.
-func parseFailures(s string) (failureRate, error) {
+func parseFailures(s string) (count int64, w limits.Window, err error) {
 	digits, unit, found := strings.Cut(s, "/")
 	if !found {
 		if _, err := strconv.ParseUint(s, 10, 32); err == nil {
-			return failureRate{}, fmt.Errorf("has no window, got %s; write %s/min", shorten(s), shorten(s))
+			return 0, 0, fmt.Errorf("has no window, got %s; write %s/min", shorten(s), shorten(s))
 		}
-		return failureRate{}, mustBe(failedAuthForms, s)
+		return 0, 0, mustBe(failedAuthForms, s)
 	}
-	count, err := wholeNumber(1, limits.MaxPerSecond, failedAuthForms, liftIt)(digits)
-	if err != nil {
-		return failureRate{}, err
+	if count, err = wholeNumber(1, limits.MaxPerSecond, failedAuthForms, liftIt)(digits); err != nil {
+		return 0, 0, err
 	}
-	units := []string{limits.Second.Unit(), limits.Minute.Unit(), limits.Hour.Unit()}
-	i := slices.Index(units, unit)
+	i := slices.Index(failureWindows, unit)
 	if i < 0 {
-		return failureRate{}, fmt.Errorf("has the unknown window %s", choices{unit, units})
+		return 0, 0, fmt.Errorf("has the unknown window %s", choices{unit, failureWindows})
 	}
-	return failureRate{int(count), limits.Window(i)}, nil
+	return count, limits.Window(i), nil
 }
 
-// parseWait reads refuse, which is 0, or wait and a duration.
+// waitForm is of durations in whole milliseconds, as HAProxy counts them.
+var waitForm = regexp.MustCompile(`^(0|[1-9][0-9]*)(ms|(\.[0-9]{1,3})?s)$`)
+
+// parseWait reads refuse, which is 0, or wait and a duration, in ns.
 func parseWait(s string) (int64, error) {
-	if s == "refuse" {
+	length, waits := strings.CutPrefix(s, "wait ")
+	switch {
+	case s == "refuse":
 		return 0, nil
-	}
-	length, ok := strings.CutPrefix(s, "wait ")
-	d, err := parseDuration(length)
-	switch {
-	case ok:
-		return int64(d), err
-	case err == nil:
+	case !waits && waitForm.MatchString(s):
 		return 0, fmt.Errorf("must be %s, got %s; write wait %s", waitForms, quote(s), s)
+	case !waits || !waitForm.MatchString(length):
+		return 0, mustBe(waitForms, s)
 	}
-	return 0, mustBe(waitForms, s)
-}
-
-// parseDuration reads a duration such as 250ms, 2s or 1.5s: whole milliseconds, as HAProxy
-// counts them, from one to MaxWait.
-func parseDuration(s string) (time.Duration, error) {
-	// time.ParseDuration also reads 1h1m and .5s and -2s, which the schema refuses.
-	number := s[:len(s)-len(strings.TrimLeft(s, "0123456789."))]
-	whole, fraction, point := strings.Cut(number, ".")
-	unit := s[len(number):]
-	trimmed := strings.TrimLeft(unit, " ")
-	switch {
-	case whole == "", point && fraction == "", strings.Contains(fraction, "."):
-		return 0, fmt.Errorf("must be %s, got a wait of %s", waitForms, quote(s))
-	case unit == "":
-		return 0, fmt.Errorf("has no unit, got %s; write %[1]ss or %[1]sms", shorten(s))
-	case trimmed != "ms" && trimmed != "s":
-		return 0, fmt.Errorf("has the unknown unit %s (valid: ms, s)", quote(unit))
-	case trimmed != unit:
-		return 0, fmt.Errorf("must have no blank before the unit, got %s; write %s", quote(s), shorten(number)+trimmed)
-	case len(whole) > 1 && whole[0] == '0':
-		return 0, fmt.Errorf("must not begin with 0, got %s", shorten(s))
-	case unit == "ms" && point, len(fraction) > 3:
-		return 0, fmt.Errorf("must be in whole milliseconds, got %s", shorten(s))
-	}
-	d, err := time.ParseDuration(s)
+	d, err := time.ParseDuration(length)
 	switch {
 	case err != nil || d > limits.MaxWait:
-		return 0, fmt.Errorf("must wait at most %v, got %s", limits.MaxWait, shorten(s))
+		return 0, fmt.Errorf("must wait at most %v, got %s", limits.MaxWait, shorten(length))
 	case d == 0:
-		return 0, fmt.Errorf("must wait %v or more, got %s; write refuse not to wait", time.Millisecond, shorten(s))
+		return 0, fmt.Errorf("must wait %v or more, got %s; write refuse not to wait", time.Millisecond, shorten(length))
 	}
-	return d, nil
+	return int64(d), nil
 }
+
+// timeForm is a date or a time of RFC 3339 in the years from 2000 to 2199.
+var timeForm = regexp.MustCompile(`^2[01][0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])` +
+	`(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))?$`)
 
 // parseTime reads what timeForm describes, if there is such a day.
-func parseTime(s string) (t time.Time, err error) {
-	switch {
-	case !timeForm.MatchString(s):
-		err = errors.New("no date and no time")
-	case strings.Contains(s, "T"):
-		t, err = time.Parse(time.RFC3339, s)
-	default:
-		t, err = time.Parse(time.DateOnly, s)
+func parseTime(s string) (int64, error) {
+	layout := time.DateOnly
+	if strings.Contains(s, "T") {
+		layout = time.RFC3339
 	}
-	if err != nil {
-		return t, fmt.Errorf("must be %s, from the year 2000 to 2199, got %s", timeForms, quote(s))
+	t, err := time.Parse(layout, s)
+	if err != nil || !timeForm.MatchString(s) {
+		return 0, fmt.Errorf("must be %s, from the year 2000 to 2199, got %s", timeForms, quote(s))
 	}
-	return t, nil
+	return t.UnixNano(), nil
 }
 
-// parseDayStart reads a time of day.
-func parseDayStart(s string) (time.Duration, error) {
+var timeOfDayForm = regexp.MustCompile(`^([01][0-9]|2[0-3]):[0-5][0-9]$`)
+
+func parseTimeOfDay(s string) (int64, error) {
 	t, err := time.Parse("15:04", s)
-	if err != nil || !dayStartForm.MatchString(s) {
-		return 0, mustBe(dayStartForms, s)
+	if err != nil || !timeOfDayForm.MatchString(s) {
+		return 0, mustBe(timeOfDayForms, s)
 	}
-	return time.Duration(t.Hour())*time.Hour + time.Duration(t.Minute())*time.Minute, nil
+	return int64(time.Duration(t.Hour())*time.Hour + time.Duration(t.Minute())*time.Minute), nil
+}
+
+func parseTimeZone(s string) (int64, error) {
+	// Local is that of the machine, and each has its own.
+	if _, err := time.LoadLocation(s); err != nil || s == "" || s == "Local" {
+		return 0, fmt.Errorf("must be %s, got %s, which the IANA time zone database does not have", timeZoneForms, quote(s))
+	}
+	return 0, nil
+}
+
+func parseJobsClass(s string) (int64, error) {
+	if s == limits.ScheduledQueues {
+		return 0, errors.New("must be priority or default: the scheduled queues are for jobs that a scheduler starts, of any user")
+	}
+	return choice("class", jobsClasses).parse(s)
+}
+
+const maxComment = 1000 // bytes
+
+func parseComment(s string) (int64, error) {
+	if len(s) > maxComment {
+		return 0, fmt.Errorf("is longer than %d bytes", maxComment)
+	}
+	return 0, nil
+}
+
+func anyText(string) (int64, error) { return 0, nil }
+
+// maxJSONPath bounds a path, in bytes.
+const maxJSONPath = 128
+
+var jsonPathForm = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,7}$`)
+
+func parseJSONPath(s string) (int64, error) {
+	if len(s) > maxJSONPath || !jsonPathForm.MatchString(s) {
+		return 0, mustBe(jsonPathForms, s)
+	}
+	return 0, nil
+}
+
+// hopByHop are the headers that are about one connection: HAProxy neither gets the origin's from it
+// nor sends the client's to it (RFC 9110, 7.6.1).
+var hopByHop = []string{"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+
+func parseHeaderName(s string) (int64, error) {
+	switch {
+	case !headerForm.MatchString(s):
+		return 0, mustBe(headerNameForms, s)
+	case slices.Contains(hopByHop, strings.ToLower(s)):
+		return 0, fmt.Errorf("must not be %s, which is about one connection and does not reach the other side", s)
+	}
+	return 0, nil
+}
+
+func parseHeaderValue(s string) (int64, error) {
+	if !valueForm.MatchString(s) || len(s) > maxValueBytes {
+		return 0, fmt.Errorf("must be 1 to %d printable ASCII characters without blanks around them, got %s", maxValueBytes, quote(s))
+	}
+	return 0, nil
+}
+
+func parsePrefix(s string) (int64, error) {
+	switch {
+	case !prefixForm.MatchString(s):
+		return 0, mustBe(prefixForms, s)
+	case len(s) > maxPathBytes:
+		return 0, fmt.Errorf("must have at most %d bytes, got %d", maxPathBytes, len(s))
+	}
+	return 0, nil
 }
 
 func mustBe(forms, s string) error { return fmt.Errorf("must be %s, got %s", forms, quote(s)) }

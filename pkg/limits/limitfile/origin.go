@@ -93,7 +93,7 @@ func OriginOf(s *limits.Set, user string) Origin {
 	if !ok {
 		return Origin{} // the set was made of no file
 	}
-	o := Origin{FileMode: m.modeLine}
+	o := Origin{FileMode: int(m.mode.line)}
 	// The set knows the tier, with patterns, ends and overrides. Only the lines are looked up here.
 	tier := s.User(key).Tier
 	if tier == limits.ExemptTier {
@@ -105,28 +105,31 @@ func OriginOf(s *limits.Set, user string) Origin {
 		return o
 	}
 	own := o.setUser(s, m, user, key)
-	override := &spec{}
+	override := &entry{}
 	if found, ok := s.OverrideOf(key); ok {
 		o.Override, override = &found, m.overrides[found.User]
 	}
 	// The tier is the one that counts now: after an entry's end, the tier that follows.
 	o.Tier = m.tiers[tier].line
-	all := within(m.tiers[tier].settings, o.Tier, TierLayer)
+	all := m.tiers[tier].entry
 	// A tier that an override names takes the place of all that the entry says.
-	if !o.Expired && override.tier == "" {
-		all = lay(all, within(own.settings, o.User, EntryLayer))
+	if !o.Expired && !override.Tier.said() {
+		all = own.over(all)
 	}
-	all = lay(all, within(override.settings, 0, OverrideLayer))
-	for _, set := range all {
-		file := [...]string{TierLayer: s.Name(), EntryLayer: s.Name(), OverrideLayer: ""}[set.layer]
-		o.Fields = append(o.Fields, FieldOrigin{set.name, int(set.line), file, set.layer})
-	}
+	all = override.over(all)
+	all.eachField(func(name string, from scalar) {
+		field := FieldOrigin{Name: name, Layer: from.layer}
+		if from.layer != OverrideLayer {
+			field.Line, field.File = int(from.line), s.Name()
+		}
+		o.Fields = append(o.Fields, field)
+	})
 	slices.SortFunc(o.Fields, func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
 	switch {
 	// No file can name these requests, so that they have no entry.
 	case s.UnreadableTier() != "" && key == limits.UnreadableKey:
 		o.TierFrom = FromUnreadable
-	case o.User == 0 && s.AnonymousTier() != "" && limits.Anonymous(key) && override.tier == "":
+	case o.User == 0 && s.AnonymousTier() != "" && limits.Anonymous(key) && !override.Tier.said():
 		o.TierFrom = FromAnonymous
 	}
 	return o
@@ -134,45 +137,80 @@ func OriginOf(s *limits.Set, user string) Origin {
 
 // setUser sets where a user, or a pattern that matches the name, is among the users, and returns
 // the content of the entry.
-func (o *Origin) setUser(s *limits.Set, m *model, user, key string) spec {
-	own, at, name := m.specOf(s, key, user)
+func (o *Origin) setUser(s *limits.Set, m *model, user, key string) entry {
+	text, at, name := m.named(s, key, user)
 	if at == 0 {
-		return own
+		return entry{}
 	}
 	if limits.IsPattern(name) {
 		o.Pattern = name
 	}
-	o.File, o.User, o.Comment, o.Then = s.Name(), at, own.comment, own.then
-	if own.until != 0 {
-		o.Until = time.Unix(0, own.until).UTC()
+	own := m.readText(text, at)
+	o.File, o.User, o.Comment, o.Then = s.Name(), at, own.Comment.text, own.Then.text
+	if own.Until.said() {
+		o.Until = time.Unix(0, own.Until.n).UTC()
 		o.Expired = !o.Until.After(s.Time())
 	}
 	// After an entry's end the tier that follows is one that it names.
-	if own.tier != "" || o.Expired && o.Then != "" {
+	if own.Tier.said() || o.Expired && o.Then != "" {
 		o.TierFrom = FromEntry
 	}
 	return own
 }
 
-// specOf returns the entry of a user or of the user's pattern, its line, 0 if there is none, and
-// the name that it has there.
-func (m *model) specOf(s *limits.Set, key, user string) (own spec, line int, name string) {
+// named returns the text of the entry of a user or of the user's pattern, its line, 0 if there is
+// none, and the name that it has there.
+func (m *model) named(s *limits.Set, key, user string) (text []byte, line int, name string) {
 	// By the exact name first, as the set looks it up.
 	at, ok := s.Named(key)
 	if !ok {
 		user = s.PatternOf(key)
 		if at, ok = s.Named(limits.Key(user)); !ok {
-			return spec{}, 0, ""
+			return nil, 0, ""
 		}
 	}
-	return m.specs[at.Entry].unpack(), int(at.Line), user
+	return m.textAt(at.Entry), int(at.Line), user
 }
 
-// within returns settings with the lines of a file, of an entry whose name is on a line.
-func within(settings []setting, line int, layer Layer) []setting {
-	all := slices.Clone(settings)
-	for i := range all {
-		all[i].line, all[i].layer = all[i].line+int32(line), layer
+// eachField calls of with each field that is set, named as FieldOrigin has it.
+func (e *entry) eachField(of func(name string, from scalar)) {
+	add := func(name string, from scalar) {
+		if from.said() {
+			of(name, from)
+		}
 	}
-	return all
+	add("group", e.Group)
+	add("requests", e.Requests.unlimited)
+	for _, class := range e.Requests.entries {
+		name := "requests." + class.name
+		for i, limit := range class.value.limits() {
+			add(limits.RateName(name, limits.Windows[i]), limit)
+		}
+		add(name+".burst", class.value.Burst)
+		add(name+".mode", class.value.Mode)
+	}
+	add("costs", e.Costs.unlimited)
+	for _, unit := range e.Costs.entries {
+		name := "costs." + unit.name
+		add(name, unit.value.Unlimited)
+		for i, limit := range unit.value.limits() {
+			add(name+"/"+limits.Windows[i].String(), limit)
+		}
+		add(name+".mode", unit.value.Mode)
+	}
+	add("concurrent", e.Concurrent.Limit)
+	add("concurrent.mode", e.Concurrent.Mode)
+	add("bandwidth", e.Bandwidth.Unlimited)
+	add("bandwidth.down", e.Bandwidth.Down)
+	add("bandwidth.up", e.Bandwidth.Up)
+	add("bandwidth.default_share", e.Bandwidth.DefaultShare)
+	add("over_limit.concurrent", e.OverLimit.Concurrent)
+	add("priority", e.Priority)
+	add("mode", e.Mode)
+	add("jobs.total", e.Jobs.Total)
+	add("jobs.queues", e.Jobs.Queues.unlimited)
+	for _, q := range e.Jobs.Queues.entries {
+		add("jobs.queues."+q.name, q.value)
+	}
+	add("jobs.class", e.Jobs.Class)
 }

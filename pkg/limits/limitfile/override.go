@@ -85,6 +85,8 @@ func CheckOverride(o limits.Override) error {
 
 func isWritable(t time.Time) bool { return t.IsZero() || t.Year() >= 1970 && t.Year() < 2200 }
 
+var notInOverride = []string{"comment", "until", "then", "group"}
+
 func overrideNode(data []byte) (*yaml.Node, error) {
 	// JSON is YAML, but an override is no other YAML.
 	var text bytes.Buffer
@@ -109,21 +111,26 @@ func overrideNode(data []byte) (*yaml.Node, error) {
 }
 
 // ParsePublished is Parse of a file with the overrides that EncodeOverrides has written, nil for
-// none. All of them were in force at the publisher, so one that is refused is an error.
-func ParsePublished(name string, data, overrides []byte) (*limits.Set, error) {
-	set, err := Parse(name, data)
-	if err != nil || len(overrides) == 0 {
-		return set, err
+// none. All of them were in force at the publisher, so one that is refused is an error. The set
+// that is in force, or nil, saves parsing if it is of the same file.
+func ParsePublished(name string, data, overrides []byte, inForce *limits.Set) (set *limits.Set, err error) {
+	if set = inForce; set == nil || !bytes.Equal(set.Source(), data) {
+		if set, err = Parse(name, data); err != nil {
+			return nil, err
+		}
 	}
 	f := problems{file: name}
-	list, err := DecodeOverrides(overrides)
+	var list []limits.Override
+	if len(overrides) > 0 {
+		list, err = DecodeOverrides(overrides)
+	}
 	if err != nil {
-		f.addError(1, 1, "the overrides are damaged: %s", shorten(err.Error()))
+		f.report(at{1, 1}, "the overrides are damaged: %s", shorten(err.Error()))
 		return nil, f.errors()
 	}
 	set, refused := WithOverrides(set, list)
 	for _, r := range refused {
-		f.addError(1, 1, "override of user %s: %v", quote(r.User), r.Why)
+		f.report(at{1, 1}, "override of user %s: %v", quote(r.User), r.Why)
 	}
 	if len(f.found) > 0 {
 		return nil, f.errors()
@@ -164,7 +171,7 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 		return s, refused
 	}
 	m := *before
-	m.overrides = map[string]*spec{}
+	m.overrides = map[string]*entry{}
 	r := newResolver(&m)
 	entries := map[string]*limits.Entry{}
 	var inForce []limits.Override
@@ -201,25 +208,28 @@ func (r *resolver) override(s *limits.Set, key string, o limits.Override) (*limi
 	if err != nil {
 		return nil, err
 	}
-	own, _, _ := r.specOf(s, key, o.User) // of a user that the file does not name: nothing
-	own.tier = fromFile.Limits.Tier
+	var own entry // of a user that the file does not name: nothing
+	if text, at, _ := r.named(s, key, o.User); at != 0 {
+		own = r.readText(text, at)
+	}
+	tier := fromFile.Limits.Tier
 	ends := []int64{o.Until.UnixNano()}
-	if own.until != 0 && own.until < ends[0] {
-		ends = []int64{own.until, ends[0]}
+	if own.Until.said() && own.Until.n < ends[0] {
+		ends = []int64{own.Until.n, ends[0]}
 	}
 	// From the last part to the first, because an entry has the one that follows it.
-	next, first := fromFile, &spec{}
+	next, first := fromFile, &entry{}
 	for _, end := range slices.Backward(ends) {
-		under := r.tiers[own.tier].with(own, limits.OfUser)
-		if own.until != 0 && own.until < end {
-			under = r.tiers[cmp.Or(own.then, own.tier)].layer
+		under := r.tiers[tier].with(&own, limits.OfUser)
+		if own.Until.said() && own.Until.n < end {
+			under = r.tiers[cmp.Or(own.Then.text, tier)].layer
 		}
 		said, err := r.readOverride(n, &under)
 		if err != nil {
 			return nil, err
 		}
 		first = &said
-		next = &limits.Entry{Limits: r.limitsOf(under.with(said, limits.OfUser)), Until: end, Then: next}
+		next = &limits.Entry{Limits: r.limitsOf(under.with(&said, limits.OfUser)), Until: end, Then: next}
 	}
 	r.overrides[o.User] = first // only now: a later part may be refused
 	return next, nil
@@ -227,37 +237,42 @@ func (r *resolver) override(s *limits.Set, key string, o limits.Override) (*limi
 
 // readOverride reads the limits of an override over a layer. If they name a tier, it takes the
 // place of the layer.
-func (r *resolver) readOverride(n *yaml.Node, under *layer) (spec, error) {
+func (r *resolver) readOverride(n *yaml.Node, under *layer) (entry, error) {
 	f := &file{resolver: *r}
-	e := entryReader{file: f, first: n.Line}
+	f.layer = OverrideLayer
 	where := place{of: "limits"}
-	named := n
-	if n.Kind != yaml.ScalarNode {
-		named = lookup(n, "tier")
+	if n.Kind == yaml.MappingNode && len(n.Content) == 0 {
+		return entry{}, errors.New("limits must say something, such as {\"concurrent\": 10}")
 	}
-	if named != nil {
-		e.tier = f.readTierName(named, where.below("tier"))
-		*under = f.tierOf(e.tier, false)
+	var u userEntry
+	f.decode(n, &u, where, overrideTag)
+	if f.checkTier(u.Tier, where.below("tier")) != "" {
+		*under = f.tierOf(u.Tier.text)
 	}
-	e.under = *under
-	if isEmpty(n) {
-		f.errorf(n, "limits must say something, such as {\"concurrent\": 10}")
-	}
-	if n.Kind != yaml.ScalarNode {
-		e.readFields(n, where, `{"tier": "pro", "concurrent": 10}`, append([]field{{"tier", func(place, *yaml.Node) {}}}, e.limitsOfEntry()...)...)
-	}
-	if f.count() == 0 {
-		return e.spec, nil
+	f.checkEntry(&u.entry, *under, where)
+	if len(f.found) == 0 {
+		return u.entry, nil
 	}
 	// Without their places: an override is a line of JSON.
 	var all []string
 	for _, e := range f.found[:min(len(f.found), 3)] {
 		all = append(all, e.Message)
 	}
-	if more := f.count() - len(all); more > 0 {
+	if more := len(f.found) + f.more - len(all); more > 0 {
 		all = append(all, fmt.Sprintf("and %d more", more))
 	}
-	return e.spec, errors.New(strings.Join(all, "; "))
+	return u.entry, errors.New(strings.Join(all, "; "))
+}
+
+// readText decodes the text of an entry whose name is on a line (see textOf).
+func (m *model) readText(text []byte, line int) entry {
+	d := decoder{layer: EntryLayer, base: int32(line) - 1}
+	var u userEntry
+	// The text is of an entry without errors, which was checked when the file was read.
+	if document, _, err := documents(bytes.NewReader(text)); err == nil && len(document.Content) == 1 {
+		d.decode(document.Content[0], &u, place{}, userTag)
+	}
+	return u.entry
 }
 
 // OverrideJobs returns limits of jobs under an override that is in force in the set. A Set
@@ -267,9 +282,12 @@ func OverrideJobs(s *limits.Set, o limits.Override, j limits.Jobs) limits.Jobs {
 	if !ok || m.overrides[o.User] == nil {
 		return j
 	}
-	settings := lay([]setting{{name: "mode", value: int64(j.Mode), effect: sets}}, m.overrides[o.User].settings)
-	j = *layJobs(&j, m.overrides[o.User].settings, limits.OfUser)
+	e := m.overrides[o.User]
+	out := *e.Jobs.over(&j, limits.OfUser)
 	// An override may enforce what its tier does not, but not what the whole file does not.
-	j.Mode = max(s.Mode(), limits.Mode(valueOf(settings, "mode")))
-	return j
+	if e.Mode.said() {
+		out.Mode = limits.Mode(e.Mode.n)
+	}
+	out.Mode = max(s.Mode(), out.Mode)
+	return out
 }

@@ -141,8 +141,8 @@ func TestWithRefuses(t *testing.T) {
 		{"a share beyond its limit", newOverride("alice", `{"bandwidth":{"down":"1KiB"}}`, time.Hour), "limits: bandwidth.default_share must be at most bandwidth.down, which is 1024 bytes, got 1048576"},
 		{"an end of its own", newOverride("alice", `{"concurrent":5,"until":"2026-12-01"}`, time.Hour), "limits: until is for limit files; an override has an end and a reason of its own"},
 		{"nothing", newOverride("alice", `{}`, time.Hour), `limits must say something, such as {"concurrent": 10}`},
-		{"null", newOverride("alice", `null`, time.Hour), "limits: tier must be the name of a tier, got nothing"},
-		{"a list", newOverride("alice", `[1]`, time.Hour), `limits must be a mapping such as {"tier": "pro", "concurrent": 10}, got a list`},
+		{"null", newOverride("alice", `null`, time.Hour), `limits must be the name of a tier, or a mapping such as {"tier": "pro", "concurrent": 10}, got nothing`},
+		{"a list", newOverride("alice", `[1]`, time.Hour), `limits must be the name of a tier, or a mapping such as {"tier": "pro", "concurrent": 10}, got a list`},
 		{"no JSON", newOverride("alice", `{concurrent: 5}`, time.Hour), "limits: invalid character 'c'"},
 		{"more than one", newOverride("alice", `{"concurrent":5} 6`, time.Hour), "limits: invalid character '6' after top-level value"},
 		{"a part of one", newOverride("alice", `{"concurrent":5`, time.Hour), "limits: unexpected end of JSON input"},
@@ -241,7 +241,7 @@ func TestParseOfBadOverrides(t *testing.T) {
 		`[] []`:                                 "f:1:1: the overrides are damaged: overrides: something follows them",
 		strings.Repeat(" ", MaxOverridesSize+1): "f:1:1: the overrides are damaged: overrides: larger than 1048576 bytes",
 	} {
-		_, err := ParsePublished("f", []byte(overrideFile), []byte(data))
+		_, err := ParsePublished("f", []byte(overrideFile), []byte(data), nil)
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("Parse of %.80s = %v, want %s", data, err, want)
 		}
@@ -337,7 +337,7 @@ func TestWithIsWhatTheFileWouldSay(t *testing.T) {
 			t.Fatalf("%s: %v", text, err)
 		}
 		set := inForce(t, plain, overrides...)
-		again, err := ParsePublished("g", set.Source(), set.EncodedOverrides())
+		again, err := ParsePublished("g", set.Source(), set.EncodedOverrides(), nil)
 		if err != nil || again.Version() != set.Version() || again.UserCount() != set.UserCount() {
 			t.Fatalf("ParsePublished = %v, want the set", err)
 		}
@@ -423,7 +423,7 @@ func FuzzDecodeOverrides(f *testing.F) {
 		if in := len(out.Overrides()); in+len(refused) != len(list) {
 			t.Fatalf("With(%q): %d in force and %d refused of %d", data, in, len(refused), len(list))
 		}
-		again, err := ParsePublished("f", out.Source(), out.EncodedOverrides())
+		again, err := ParsePublished("f", out.Source(), out.EncodedOverrides(), nil)
 		if err != nil || again.Version() != out.Version() {
 			t.Fatalf("With(%q): ParsePublished = %v", data, err)
 		}

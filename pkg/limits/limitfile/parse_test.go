@@ -102,9 +102,9 @@ func TestParseGenerated(t *testing.T) {
 		{"more items than memory is for", head + "users:\n" + strings.Repeat("- a\n", maxParts),
 			"f:1:1: the file has about 8000007 values; at most 8000000 are possible"},
 		{"alias bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n" + head,
-			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, classes, exempt, queues, workers, failed_auth, and 3 more)\n" +
-				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, classes, exempt, queues, workers, failed_auth, and 3 more)\n" +
-				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, classes, exempt, queues, workers, failed_auth, and 3 more)"},
+			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, groups, mode, windows, anonymous_tier, unreadable, classes, exempt, costs, queues, and 3 more)\n" +
+				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, groups, mode, windows, anonymous_tier, unreadable, classes, exempt, costs, queues, and 3 more)\n" +
+				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, groups, mode, windows, anonymous_tier, unreadable, classes, exempt, costs, queues, and 3 more)"},
 		{"tier name of 101 bytes", "version: 1\ndefault_tier: a\ntiers: {a: {}, " + strings.Repeat("b", 101) + ": {}}",
 			`f:3:16: the tier name "` + strings.Repeat("b", 60) + `"… is not usable; write 1 to 100 bytes without control characters, and no ~ in front`},
 	} {
@@ -318,6 +318,10 @@ func print(s *limits.Set) string {
 		fmt.Fprintf(&b, "workers: %+v\n", d)
 	}
 	printRules(&b, s, s.Exempt())
+	for _, name := range s.GroupNames() {
+		l, _ := s.GroupLimits(name)
+		printLimits(&b, "group", name, l)
+	}
 	for at := s; ; at = at.At(at.Expires()) {
 		for name := range at.UserNames() {
 			printLimits(&b, "user", name, at.User(limits.Key(name)))
@@ -371,6 +375,9 @@ func printLimits(b *strings.Builder, what, name string, l *limits.Limits) {
 	}
 	if l.OffFields() != nil {
 		also += fmt.Sprintf(", off %v", l.OffFields())
+	}
+	if l.Group != "" {
+		also += ", group " + l.Group
 	}
 	if j := l.Jobs(); j.Stated {
 		also += fmt.Sprintf(", jobs %d %v %s %v of %d", j.Total, j.Queues, j.Class, j.Mode, j.Source)

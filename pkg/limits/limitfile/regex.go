@@ -6,8 +6,6 @@ import (
 	"regexp"
 	"regexp/syntax"
 	"strings"
-
-	"gopkg.in/yaml.v3"
 )
 
 const (
@@ -15,18 +13,11 @@ const (
 	maxRegexRepeats = 4 // without an upper bound: *, + and {n,}
 )
 
-// readRegex reads a regular expression for paths. It is "" after an error.
-func (f *file) readRegex(at place, n *yaml.Node) string {
-	const forms = "a regular expression such as '^/[^/]+/?$'"
-	if !f.is(n, at, yaml.ScalarNode, forms) {
-		return ""
+func parseRegex(s string) (int64, error) {
+	if s == "" {
+		return 0, mustBe(pathRegexForms, s)
 	}
-	if n.ShortTag() == "!!bool" || n.Value == "" {
-		f.errorf(n, "%s must be %s, got %s", at, forms, describe(n))
-	} else if err := checkRegex(n.Value); err != nil {
-		f.errorf(n, "%s %v", at, err)
-	}
-	return n.Value
+	return 0, checkRegex(s)
 }
 
 // checkRegex accepts the regular expressions of RE2 that PCRE, which HAProxy uses,
@@ -100,7 +91,7 @@ func sameInPCRE(s string) error {
 			if inClass {
 				letters = "dDwWsS"
 			}
-			if isWord(s[i]) && !strings.Contains(letters, s[i:i+1]) {
+			if isWordByte(s[i]) && !strings.Contains(letters, s[i:i+1]) {
 				return fmt.Errorf(`has \%c in it, which means different things to HAProxy and to others (valid: %s, and \ before punctuation)`, s[i], `\`+strings.Join(strings.Split(letters, ""), ` \`))
 			}
 		case inClass:
@@ -135,6 +126,16 @@ func sameInPCRE(s string) error {
 
 var repeatForm = regexp.MustCompile(`^\{[0-9]{1,4}(,[0-9]{0,4})?\}`)
 
-func isWord(c byte) bool {
+// isWord reports whether a text needs no quotes in YAML, wherever it is.
+func isWord(s string) bool {
+	for i := range len(s) {
+		if !isWordByte(s[i]) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func isWordByte(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '_'
 }

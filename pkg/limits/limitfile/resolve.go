@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -14,80 +13,86 @@ import (
 
 // layer is what the layers up to one set together: a tier, a user's entry, an override.
 type layer struct {
-	tier     string
-	settings []setting    // one of a name
-	jobs     *limits.Jobs // nil: nothing is said of them
+	entry
+	tier string
+	jobs *limits.Jobs // nil: nothing is said of them
 }
 
-func (l layer) with(s spec, source limits.JobsSource) layer {
-	return layer{l.tier, lay(l.settings, s.settings), layJobs(l.jobs, s.settings, source)}
+func (l layer) with(e *entry, source limits.JobsSource) layer {
+	return layer{e.over(l.entry), l.tier, e.Jobs.over(l.jobs, source)}
 }
 
-func lay(under, over []setting) []setting {
-	all := slices.Clone(under)
-	for _, s := range over {
-		if s.effect&drops != 0 {
-			all = slices.DeleteFunc(all, func(old setting) bool { return isWithin(old.name, s.name) })
-		}
-		if s.effect&sets == 0 {
-			continue
-		}
-		if i := slices.IndexFunc(all, func(old setting) bool { return old.name == s.name }); i >= 0 {
-			all[i] = s
-		} else {
-			all = append(all, s)
+// over is an entry with what it says in the place of what the one below it says. A class, a unit,
+// and concurrent count as a whole; each direction of bandwidth counts by itself.
+func (e *entry) over(under entry) entry {
+	out := under
+	out.Requests = requests{e.Requests.over(under.Requests.table)}
+	out.Costs = e.Costs.over(under.Costs)
+	out.Bandwidth = e.Bandwidth.over(under.Bandwidth)
+	out.Jobs.Queues = e.Jobs.Queues.over(under.Jobs.Queues)
+	if e.Concurrent.said() {
+		out.Concurrent = e.Concurrent
+	}
+	for _, field := range [...]struct{ to, from *scalar }{
+		{&out.OverLimit.Concurrent, &e.OverLimit.Concurrent},
+		{&out.Priority, &e.Priority},
+		{&out.Mode, &e.Mode},
+		{&out.Group, &e.Group},
+		{&out.Jobs.Total, &e.Jobs.Total},
+		{&out.Jobs.Class, &e.Jobs.Class},
+	} {
+		if field.from.said() {
+			*field.to = *field.from
 		}
 	}
-	return all
+	if e.Jobs.Total.lifts && e.Jobs.at == e.Jobs.Total.at { // jobs: unlimited
+		out.Jobs.Queues = table[scalar]{at: e.Jobs.at, unlimited: e.Jobs.Total}
+	}
+	return out
 }
 
-// isWithin reports whether a field is another one or below it. requests.GET/minute and
-// requests.GET.burst are below requests.GET.
-func isWithin(name, field string) bool {
-	rest, ok := strings.CutPrefix(name, field)
-	return ok && (rest == "" || rest[0] == '.' || rest[0] == '/')
-}
-
-// valueOf is the value of a setting, 0 if there is none.
-func valueOf(all []setting, name string) int64 {
-	for _, s := range all {
-		if s.name == name {
-			return s.value
+func (b bandwidth) over(under bandwidth) bandwidth {
+	if b.Unlimited.said() {
+		return b
+	}
+	for _, field := range [...]struct{ to, from *scalar }{{&under.Down, &b.Down}, {&under.Up, &b.Up}, {&under.DefaultShare, &b.DefaultShare}} {
+		if field.from.said() {
+			*field.to = *field.from
 		}
 	}
-	return 0
+	return under
 }
 
-func layJobs(under *limits.Jobs, over []setting, source limits.JobsSource) *limits.Jobs {
-	if !slices.ContainsFunc(over, func(s setting) bool { return isWithin(s.name, "jobs") }) {
+// over lays jobs over those of the layer below, in numbers: what a tier has by its name depends on
+// what the file says of others.
+func (j *jobs) over(under *limits.Jobs, source limits.JobsSource) *limits.Jobs {
+	if !j.said() {
 		return under
 	}
-	j := limits.Jobs{}
+	out := limits.Jobs{}
 	if under != nil {
-		j = *under
-		j.Queues = maps.Clone(j.Queues)
+		out = *under
+		out.Queues = maps.Clone(out.Queues)
 	}
-	j.Stated = true
-	for _, s := range over {
-		service, isQueue := strings.CutPrefix(s.name, "jobs.queues.")
-		switch {
-		// Not nil: nil says nothing, and the default tier's queues would count.
-		case s.name == "jobs.queues" && (s.effect&drops != 0 || j.Queues == nil):
-			j.Queues = map[string]int{}
-		case isQueue:
-			j.Queues[service] = int(s.value)
-			// A limit for each service takes the place of the number that a tier has by its name: next to
-			// it that number would refuse a user with a job of one service the jobs of all others.
-			if service == limits.All && s.value > 0 && j.Source == limits.Builtin {
-				j.Total = 0
-			}
-		case s.name == "jobs.total":
-			j.Total, j.Source = int(s.value), source
-		case s.name == "jobs.class":
-			j.Class = jobsClasses[s.value]
+	out.Stated = true
+	if lifted := j.Total.lifts && j.at == j.Total.at; lifted || j.Queues.unlimited.said() || j.Queues.said() && out.Queues == nil {
+		out.Queues = map[string]int{} // not nil: nil says nothing, and the default tier's queues would count
+	}
+	if j.Total.said() {
+		out.Total, out.Source = int(j.Total.n), source
+	}
+	for _, q := range j.Queues.entries {
+		out.Queues[q.name] = int(q.value.n)
+		// A limit for each service takes the place of the number that a tier has by its name: next to
+		// it that number would refuse a user with a job of one service the jobs of all others.
+		if q.name == all && q.value.n > 0 && out.Source == limits.Builtin {
+			out.Total = 0
 		}
 	}
-	return &j
+	if j.Class.said() {
+		out.Class = jobsClasses[j.Class.n]
+	}
+	return &out
 }
 
 // resolver makes Limits and entries of layers. Equal ones are shared, so that memory grows
@@ -117,55 +122,60 @@ func share[K comparable, V any](known map[K]*V, key K, v V) *V {
 // limitsOf returns the Limits of a layer. Each limit's mode is the weakest of its own, that of
 // the layer and that of the file, and a limit whose mode is off is left out.
 func (r *resolver) limitsOf(from layer) *limits.Limits {
-	l := limits.Limits{Tier: from.tier}
+	l := limits.Limits{Tier: from.tier, Group: from.Group.text, Wait: time.Duration(from.OverLimit.Concurrent.n), Priority: int(from.Priority.n)}
 	var lists limits.Lists
-	scope := max(r.mode, limits.Mode(valueOf(from.settings, "mode")))
-	l.BackgroundJobs, lists.Off = r.jobsIn(from.jobs, scope)
-	for _, s := range from.settings {
-		if class, ok := strings.CutPrefix(s.name, inExcept); ok {
-			lists.Except = append(lists.Except, class)
+	scope := max(r.mode.n, from.Mode.n)
+	// has reports whether there is a limit, in which mode, and notes it if its mode is off.
+	has := func(s scalar, name string, own scalar) (limits.Mode, bool) {
+		m := limits.Mode(max(scope, own.n))
+		if !s.said() || s.lifts {
+			return m, false
 		}
-		kind, name, _ := strings.Cut(s.name, ".")
-		if s.value == 0 || strings.Contains(name, ".") {
-			continue
+		if m == limits.Off {
+			lists.Off = append(lists.Off, name)
 		}
-		field, _, _ := strings.Cut(s.name, "/")
-		mode := max(scope, limits.Mode(valueOf(from.settings, field+".mode")))
-		isLimit := kind == "requests" || kind == "costs" || s.name == "concurrent" || s.name == "bandwidth.down" || s.name == "bandwidth.up"
-		// Bandwidth has no dry run.
-		isOff := mode == limits.Off || mode == limits.DryRun && kind == "bandwidth"
-		switch {
-		case isOff && isLimit:
-			lists.Off = append(lists.Off, s.name)
-		case kind == "requests":
-			class, w := limits.ParseRateName(name)
-			rate := limits.Rate{Class: class, Window: w, Max: int(max(0, s.value)), Mode: mode, Calendar: r.calendarOf(w)}
-			if w == limits.Second {
-				rate.Burst = int(valueOf(from.settings, s.name+".burst"))
+		return m, m != limits.Off
+	}
+	l.BackgroundJobs, lists.Off = r.jobsIn(from.jobs, limits.Mode(scope))
+	for _, class := range from.Requests.entries {
+		for i, limit := range class.value.limits() {
+			w := limits.Windows[i]
+			if m, ok := has(limit, "requests."+limits.RateName(class.name, w), class.value.Mode); ok {
+				rate := limits.Rate{Class: class.name, Window: w, Max: int(limit.n), Mode: m, Calendar: r.calendarOf(w)}
+				if w == limits.Second {
+					rate.Burst = int(class.value.Burst.n)
+				}
+				lists.Rates = append(lists.Rates, rate)
 			}
-			lists.Rates = append(lists.Rates, rate)
-		case kind == "costs":
-			unit, w := limits.ParseCostName(name)
-			lists.Costs = append(lists.Costs, limits.Cost{Unit: unit, Window: w, Max: max(0, s.value), Mode: mode, Calendar: r.calendarOf(w)})
-		case s.name == "concurrent":
-			l.Concurrent, l.ConcurrentMode = int(s.value), mode
-		case s.name == "bandwidth.down":
-			l.Bandwidth.Down = s.value
-		case s.name == "bandwidth.up":
-			l.Bandwidth.Up = s.value
-		case s.name == "bandwidth.default_share" && !isOff:
-			l.Bandwidth.DefaultShare = s.value
-		case s.name == "over_limit.concurrent":
-			l.Wait = time.Duration(s.value)
-		case s.name == "priority":
-			l.Priority = int(s.value)
 		}
 	}
-	if l.Concurrent == 0 {
-		lists.Except = nil
+	for _, unit := range from.Costs.entries {
+		for i, limit := range unit.value.limits() {
+			w := limits.Windows[i]
+			if m, ok := has(limit, "costs."+unit.name+"/"+w.String(), unit.value.Mode); ok {
+				lists.Costs = append(lists.Costs, limits.Cost{Unit: unit.name, Window: w, Max: limit.n, Mode: m, Calendar: r.calendarOf(w)})
+			}
+		}
+	}
+	if m, ok := has(from.Concurrent.Limit, "concurrent", from.Concurrent.Mode); ok {
+		l.Concurrent, l.ConcurrentMode = int(from.Concurrent.Limit.n), m
+		lists.Except = slices.Sorted(slices.Values(from.Concurrent.Except.values()))
+	}
+	// Bandwidth has no dry run.
+	inForce := scalar{}
+	if limits.Mode(scope) == limits.DryRun {
+		inForce.n = int64(limits.Off)
+	}
+	if _, ok := has(from.Bandwidth.Down, "bandwidth.down", inForce); ok {
+		l.Bandwidth.Down = from.Bandwidth.Down.n
+	}
+	if _, ok := has(from.Bandwidth.Up, "bandwidth.up", inForce); ok {
+		l.Bandwidth.Up = from.Bandwidth.Up.n
+	}
+	if limits.Mode(scope) == limits.Enforce {
+		l.Bandwidth.DefaultShare = from.Bandwidth.DefaultShare.n
 	}
 	slices.Sort(lists.Off)
-	slices.Sort(lists.Except)
 	slices.SortFunc(lists.Rates, func(a, b limits.Rate) int {
 		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Window, b.Window))
 	})

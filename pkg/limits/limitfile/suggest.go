@@ -10,7 +10,7 @@ import (
 
 const (
 	maxQuoted = 60 // characters of a name that an error shows
-	maxListed = 12 // valid choices that an error lists
+	maxListed = 13 // valid choices that an error lists
 )
 
 // quote shows what a file says in an error: in quotes, escaped, and cut.

@@ -28,7 +28,7 @@ func TestNearest(t *testing.T) {
 }
 
 func TestListAndQuoteAreBounded(t *testing.T) {
-	if got, want := joinChoices(strings.Fields("a b c d e f g h i j k l m n")), "a, b, c, d, e, f, g, h, i, j, k, l, and 2 more"; got != want {
+	if got, want := joinChoices(strings.Fields("a b c d e f g h i j k l m n")), "a, b, c, d, e, f, g, h, i, j, k, l, m, and 1 more"; got != want {
 		t.Errorf("list(a … n) = %s, want %s", got, want)
 	}
 	if got, want := quote(strings.Repeat("é", 61)), `"`+strings.Repeat("é", 60)+`"…`; got != want {

@@ -27,20 +27,19 @@ func countParts(data []byte) int {
 	return n
 }
 
-// decode returns the top node of the only YAML document in data. When there is
+// topNode returns the top node of the only YAML document in data. When there is
 // none, or it is not one, it reports that and returns nil.
-func (p *problems) decode(data []byte) *yaml.Node {
+func (p *problems) topNode(data []byte) *yaml.Node {
 	if len(data) > MaxFileSize {
-		p.addError(1, 1, "the file is larger than %d MiB", MaxFileSize>>20)
+		p.report(at{1, 1}, "the file is larger than %d MiB", MaxFileSize>>20)
 		return nil
 	}
 	if !utf8.Valid(data) {
-		line, column := position(data, bytes.IndexRune(data, utf8.RuneError))
-		p.addError(line, column, "the file is not UTF-8 text")
+		p.report(position(data, bytes.IndexRune(data, utf8.RuneError)), "the file is not UTF-8 text")
 		return nil
 	}
 	if n := countParts(data); n > maxParts {
-		p.addError(1, 1, "the file has about %d values; at most %d are possible", n, maxParts)
+		p.report(at{1, 1}, "the file has about %d values; at most %d are possible", n, maxParts)
 		return nil
 	}
 	first, second, err := documents(bytes.NewReader(data))
@@ -49,9 +48,9 @@ func (p *problems) decode(data []byte) *yaml.Node {
 		p.syntaxError(data, err)
 	// A file that was truncated to nothing must not lift all limits.
 	case len(first.Content) != 1 || isNull(first.Content[0]):
-		p.addError(1, 1, "the file is empty; it needs version, default_tier and tiers")
+		p.report(at{1, 1}, "the file is empty; it needs version, default_tier and tiers")
 	case !second.IsZero():
-		p.errorf(second, "the file has several YAML documents; keep one, without a line ---")
+		p.report(at{int32(second.Line), int32(second.Column)}, "the file has several YAML documents; keep one, without a line ---")
 	default:
 		return first.Content[0]
 	}
@@ -88,14 +87,14 @@ func (p *problems) syntaxError(data []byte, err error) {
 	}
 	read := data[:len(data)-rest.Len()]
 	problem := linePrefix.ReplaceAllString(err.Error(), "")
-	line, column := position(data, gaveUpAt(read, problem))
+	where := position(data, gaveUpAt(read, problem))
 	for _, h := range syntaxHints {
 		if strings.Contains(problem, h.problem) {
 			problem += "; " + h.hint
 			break
 		}
 	}
-	p.addError(line, column, "not valid YAML: %s", problem)
+	p.report(where, "not valid YAML: %s", problem)
 }
 
 // gaveUpAt returns the index in read, the part of the file that the library has
@@ -131,8 +130,8 @@ var syntaxHints = []struct{ problem, hint string }{
 	{"max depth", "a limit file is four levels deep"},
 }
 
-func position(data []byte, at int) (line, column int) {
-	before := data[:min(at, len(data))]
+func position(data []byte, index int) at {
+	before := data[:min(index, len(data))]
 	start := bytes.LastIndexByte(before, '\n') + 1
-	return bytes.Count(before, []byte("\n")) + 1, utf8.RuneCount(before[start:]) + 1
+	return at{int32(bytes.Count(before, []byte("\n")) + 1), int32(utf8.RuneCount(before[start:]) + 1)}
 }

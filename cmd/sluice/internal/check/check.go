@@ -76,6 +76,13 @@ func (r *Report) WriteSummary() {
 	for _, name := range set.TierNames() {
 		r.writeTier(name)
 	}
+	for _, name := range set.GroupNames() {
+		l, _ := set.GroupLimits(name)
+		r.writeLine("  group %s, its members together: %s", terminal.QuoteName(name), r.describe(l))
+	}
+	if len(set.GroupNames()) > 0 {
+		r.writeLine("  warning: the limits of groups are read, and not enforced yet")
+	}
 	r.silentJobs()
 	r.ending()
 }

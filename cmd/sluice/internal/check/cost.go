@@ -14,6 +14,9 @@ func (r *Report) warnOfCost(u limits.CostUnit) {
 	if u.Estimate.IsZero() && !estimatesSomething(u) {
 		r.writeLine("    a request costs nothing until its answer says so: any number may start at once; give it an estimate")
 	}
+	if len(u.Estimate.JSON) > 1 || len(u.Actual.JSON) > 1 || u.Actual.Sum || u.Unreadable >= 0 || u.Failed4xx != u.Failed5xx {
+		r.writeLine("    warning: HAProxy does not read lists and sums of paths, estimate.unreadable and failed by status yet")
+	}
 	if u.Classes == nil && (len(u.Estimate.JSON) > 0 || len(u.Actual.JSON) > 0) {
 		r.writeLine("    the bodies of all classes are read for it; name those that cost something under classes")
 	}

@@ -112,6 +112,16 @@ func (c *comparison) everybody() {
 	c.found = c.found || foundBefore
 	c.costUnits(false)
 	c.compareNames("exempt user", a.Users, b.Users)
+	for name, in := range unionOf(c.before.GroupNames(), c.after.GroupNames()) {
+		of := func(set *limits.Set, there bool) string {
+			if !there {
+				return "none"
+			}
+			l, _ := set.GroupLimits(name)
+			return terms.Describe(l)
+		}
+		c.compareText("group "+terminal.QuoteName(name), of(c.before, in.left), of(c.after, in.right))
+	}
 	c.queues()
 }
 

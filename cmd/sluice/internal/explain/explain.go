@@ -215,7 +215,7 @@ func (a *account) against(class, verb string) []fact {
 	for _, f := range a.facts {
 		rate, isRate := strings.CutPrefix(f.name, "requests.")
 		own, _ := limits.ParseRateName(rate)
-		limit := f.value != terms.NotLimited && f.value != limits.Off.String() && f.name != "priority" && f.name != "bandwidth.default_share" && !terms.IsOfJobs(f.name)
+		limit := f.value != terms.NotLimited && f.value != limits.Off.String() && f.name != "priority" && f.name != "group" && f.name != "bandwidth.default_share" && !terms.IsOfJobs(f.name)
 		if !limit || isRate && own != class && own != verb && own != limits.All || !a.charges(f.name, class, verb) {
 			continue
 		}

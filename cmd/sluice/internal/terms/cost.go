@@ -87,11 +87,12 @@ func DescribeCostUnit(u limits.CostUnit) string {
 	if !u.Actual.IsZero() {
 		actual = describeSource(u.Actual, "answer")
 	}
-	failed := "nothing"
-	if u.FailedCostsEstimate {
-		failed = "their estimate"
+	failed := map[bool]string{false: "nothing", true: "their estimate"}
+	ends := failed[u.Failed4xx]
+	if u.Failed4xx != u.Failed5xx {
+		ends = "with 4xx " + ends + ", with 5xx " + failed[u.Failed5xx]
 	}
-	return fmt.Sprintf("of %s; estimate: %s; actual: %s; failed requests cost %s", charged, describeEstimate(u), actual, failed)
+	return fmt.Sprintf("of %s; estimate: %s; actual: %s; failed requests cost %s", charged, describeEstimate(u), actual, ends)
 }
 
 func describeEstimate(u limits.CostUnit) string {
@@ -107,12 +108,22 @@ func describeEstimate(u limits.CostUnit) string {
 	if u.Estimate.IsZero() {
 		return otherwise
 	}
-	return describeSource(u.Estimate, "request") + ", else " + otherwise
+	text := describeSource(u.Estimate, "request")
+	if u.Unreadable >= 0 && len(u.Estimate.JSON) > 0 {
+		text += ", " + FormatCount(u.Unreadable) + " if it cannot be read"
+	}
+	return text + ", else " + otherwise
 }
 
 func describeSource(s limits.CostSource, of string) string {
 	if s.Header != "" {
 		return "the " + of + "'s " + s.Header
 	}
-	return strings.Join(s.JSON, ".") + " in the " + of + "'s body"
+	which := ""
+	if s.Sum {
+		which = "the sum of "
+	} else if len(s.JSON) > 1 {
+		which = map[string]string{"request": "the largest of ", "answer": "the first of "}[of]
+	}
+	return which + s.JSON.String() + " in the " + of + "'s body"
 }

@@ -11,7 +11,7 @@ import (
 // long a request over the limit of requests in progress waits, and the priority.
 func Describe(l *limits.Limits) string {
 	all := TermsOf(l)
-	if len(all) > 0 && all[0].Name == "priority" {
+	if len(all) > 0 && (all[0].Name == "priority" || all[0].Name == "group") {
 		return NotLimited + ", " + sentence(all)
 	}
 	if len(all) == 0 {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -62,6 +63,9 @@ func TermsWithJobs(l *limits.Limits, jobs bool) []Term {
 	if l.Priority != 0 {
 		all = append(all, Term{Name: "priority", Amount: strconv.Itoa(l.Priority)})
 	}
+	if l.Group != "" {
+		all = append(all, Term{Name: "group", Amount: terminal.QuoteName(l.Group), Notes: []string{"not enforced yet"}})
+	}
 	if jobs {
 		all = append(all, OfJobs(l.Jobs())...)
 	}
@@ -106,6 +110,8 @@ func unsaid(name string) string {
 		return "an even part"
 	case "priority":
 		return "0"
+	case "group":
+		return "none"
 	case "jobs.class":
 		return limits.DefaultQueues
 	default:
@@ -151,7 +157,7 @@ func compareTerms(a, b string) int {
 // ranks are the names but those of requests. What is new to this program comes last.
 var ranks = []string{
 	"requests", "costs", "concurrent", "bandwidth", "bandwidth.down", "bandwidth.up", "bandwidth.default_share",
-	"over_limit", "over_limit.concurrent", "priority", "jobs", "jobs.total", "jobs.queues", "jobs.class",
+	"over_limit", "over_limit.concurrent", "priority", "group", "jobs", "jobs.total", "jobs.queues", "jobs.class",
 }
 
 func rankOf(name string) int {
