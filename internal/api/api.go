@@ -67,6 +67,7 @@ type User struct {
 	From
 	Name
 	Tier       string     `json:"tier"`
+	Group      string     `json:"group,omitempty"` // whose limits the user shares; they are not enforced yet
 	Known      bool       `json:"known"`           // the file names the user; otherwise the limits are those of the default tier
 	Entry      *Entry     `json:"entry,omitempty"` // what the file says of the user; absent if it does not name them, or the question gave their key
 	State      State      `json:"state"`

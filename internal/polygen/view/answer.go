@@ -49,7 +49,7 @@ func (v *View) UserLately(at time.Time, key string) api.User {
 
 func (v *View) userSince(now, since int64, key string) api.User {
 	r := v.lookUp(key)
-	out := api.User{Name: api.NameOfKey(key), Tier: r.limits.Tier, Known: r.known, Instances: []api.Place{}, Decisions: []api.Decision{}}
+	out := api.User{Name: api.NameOfKey(key), Tier: r.limits.Tier, Group: r.limits.Group, Known: r.known, Instances: []api.Place{}, Decisions: []api.Decision{}}
 	out.Started, out.Refused = r.rates(now)
 	if r.seen != 0 {
 		seen := answerTime(r.seen)

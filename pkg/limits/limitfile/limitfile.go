@@ -259,7 +259,11 @@ func (f *file) readUser(key, n *yaml.Node) uint32 {
 	u.at = f.at(key)
 	tierAt := where.below("tier")
 	f.checkTier(u.Tier, tierAt)
-	if u.Group.text != "" && !slices.Contains(f.groups, u.Group.text) {
+	switch {
+	case u.Group.text == "" || slices.Contains(f.groups, u.Group.text):
+	case len(f.groups) == 0:
+		f.report(u.Group.at, "%s: unknown group %s; declare it at the top of the limit file, such as groups: {%s: {concurrent: 200}}", where.below("group"), quote(u.Group.text), shorten(u.Group.text))
+	default:
 		f.refuseUnknown(u.Group.at, where.below("group"), "group", u.Group.text, f.groups)
 	}
 	under := f.tierOf(u.Tier.text)

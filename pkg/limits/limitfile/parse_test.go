@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
 
 	"github.com/sluice-qos/sluice/internal/testkit"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -46,6 +47,27 @@ func TestBadFiles(t *testing.T) {
 			}
 			golden(t, path, err.Error()+"\n")
 		})
+	}
+}
+
+// TestOneFault pins the errors of files that have one fault each: in testdata/bad.txtar each file is followed by them.
+func TestOneFault(t *testing.T) {
+	const path = "testdata/bad.txtar"
+	archive, err := txtar.ParseFile(path)
+	testkit.Must(t, err)
+	for i := 0; i+1 < len(archive.Files); i += 2 {
+		file, want := archive.Files[i], &archive.Files[i+1]
+		_, err := Parse(file.Name, file.Data)
+		got := fmt.Sprintln(err)
+		if *update {
+			want.Data = []byte(got)
+		}
+		if err == nil || got != string(want.Data) || strings.TrimSuffix(want.Name, ".txt") != strings.TrimSuffix(file.Name, ".yaml") {
+			t.Errorf("Parse = %s, want as in %s: %s", got, want.Name, want.Data)
+		}
+	}
+	if *update {
+		testkit.Must(t, os.WriteFile(path, txtar.Format(archive), 0o644))
 	}
 }
 
@@ -92,6 +114,7 @@ func TestParseGenerated(t *testing.T) {
 		{"not UTF-8", head + "users: {é\xff: free}\n", "f:4:10: the file is not UTF-8 text"},
 		{"UTF-16", "\xff\xfev\x00", "f:1:1: the file is not UTF-8 text"},
 		{"control character", head + "users: {\x01: free}", "f:4:9: not valid YAML: control characters are not allowed"},
+		{"NUL", head + "users: {a\x00: free}", "f:4:10: not valid YAML: control characters are not allowed"},
 		{"deep nesting", head + "users: " + strings.Repeat("[", 20_000), "f:4:10008: not valid YAML: exceeded max depth of 10000; " +
 			"a limit file is four levels deep"},
 		{"nesting below the depth of the YAML library", head + "users: " + strings.Repeat("[", 5_000) + strings.Repeat("]", 5_000),

@@ -174,7 +174,7 @@ export function showUser(live, held) {
   const close = state === "ok" && nearest(user.limits).part >= 0.8 ? "near" : state;
   setState($("user-state"), close);
   attribute($("user-verdict"), "data-state", close);
-  text($("user-tier"), `tier ${user.tier || "–"}${user.known ? "" : " (not in the limit file)"}`);
+  text($("user-tier"), `tier ${user.tier || "–"}${user.group ? ", group " + user.group : ""}${user.known ? "" : " (not in the limit file)"}`);
   text($("user-seen"), user.seen ? "seen " + ago(now - Date.parse(user.seen)) : "not seen lately");
   why.set(explain({ ...user, by: present.by }, now).map((s, at) => ({ ...s, at })));
 
