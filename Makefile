@@ -67,7 +67,7 @@ build: ## build the commands into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/...
 
 test: setup ## what to run before each push: unit tests, real clusters on the installed HAProxy, jobs on PostgreSQL
-	@scripts/setup promtool postgresql
+	@scripts/setup promtool postgresql pgbouncer
 	$(MAKE) -j 3 test-unit test-shared test-queues
 	$(GO) test -trimpath -count=1 -parallel 3 ./test/integration
 

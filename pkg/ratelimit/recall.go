@@ -121,9 +121,10 @@ func (a *Agent) countSpentCredit(b *bucket, sec int64, spent int) {
 
 // addTokens adds to the tokens in hand for this second or the next.
 func (a *Agent) addTokens(b *bucket, sec int64, tokens int) {
-	if sec == b.start {
+	switch sec {
+	case b.start:
 		b.balance += tokens
-	} else if sec == b.ends {
+	case b.ends:
 		b.next += tokens
 	}
 }

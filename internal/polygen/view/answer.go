@@ -152,8 +152,9 @@ func (r *record) limitsOf(now int64, started map[string]float64) []api.Limit {
 			used, last = max(used, starts), max(last, starts)
 		}
 		limit := api.Limit{Name: l.Name(), Max: int64(l.Max), Burst: l.Burst, Mode: l.Mode.String(), Used: used, Last: &last}
-		left, resets := max(0, limit.Max-used), time.Time{}
-		if limit.Window, resets = present(l.Bounds(now / int64(time.Second))); l.Window >= limits.Day {
+		length, resets := present(l.Bounds(now / int64(time.Second)))
+		if limit.Window = length; l.Window >= limits.Day {
+			left := max(0, limit.Max-used)
 			limit.Left, limit.Resets = &left, &resets
 		}
 		all = append(all, limit)

@@ -75,7 +75,7 @@ func (f *file) addS3(e named[class]) {
 	where, hosts := place{field: "classes.s3"}, []string(nil)
 	for _, m := range e.value.any {
 		hosts = append(hosts, m.Hosts.values()...)
-		if m.said() && (!m.Hosts.said() || len(e.value.any) > 1 || match(m).conditions() > 1) {
+		if m.said() && (!m.Hosts.said() || len(e.value.any) > 1 || m.limits().Conditions() > 1) {
 			f.report(e.value.at, "%s must have hosts and nothing else; write the names of the service, such as {hosts: [s3.example.com]}", where)
 		}
 	}
@@ -94,8 +94,6 @@ func (m match) limits() limits.Match {
 	}
 	return out
 }
-
-func (m match) conditions() int { return m.limits().Conditions() }
 
 func (f *file) matches(c named[class]) (all []limits.Match) {
 	where := place{of: "class " + quote(c.name)}

@@ -177,16 +177,6 @@ func (t *table[T]) decode(d *decoder, n *yaml.Node, where place, tag reflect.Str
 	}
 }
 
-// find returns the value of a name, or nil.
-func (t table[T]) find(name string) *T {
-	for i := range t.entries {
-		if t.entries[i].name == name {
-			return &t.entries[i].value
-		}
-	}
-	return nil
-}
-
 // over is the table with its entries in the place of those of the same name in the one below it.
 func (t table[T]) over(under table[T]) table[T] {
 	if !t.said() {

@@ -66,7 +66,7 @@ func readFile(path string) ([]byte, error) {
 // The Set is that of all times: nothing in it has expired (see Set.At).
 func Parse(name string, data []byte) (*limits.Set, error) {
 	f := &file{resolver: newResolver(&model{tiers: map[string]*tier{}, exempt: map[string]int{}})}
-	f.problems.file = name
+	f.file = name
 	f.content = limits.Content{Name: name, Tiers: map[string]*limits.Entry{}, Users: map[string]limits.Named{}, Names: map[string]string{}}
 	if root := f.topNode(data); root != nil {
 		f.read(root)
