@@ -13,11 +13,14 @@ import (
 )
 
 // at is where the file says something, from 1. The zero at is of what it does not say.
-type at struct{ line, column int32 }
+type at struct {
+	line, column int32
+	wrong        bool // what it says is no mapping, or has other fields: nothing is missing in it
+}
 
 func (a *at) place() *at { return a }
 
-func (a at) said() bool { return a.line != 0 }
+func (a at) said() bool { return a.line != 0 && !a.wrong }
 
 // A scalar is a single value of the file: the text as it is written, and what its kind makes of it.
 type scalar struct {
@@ -41,7 +44,7 @@ type decodable interface {
 	decode(d *decoder, n *yaml.Node, where place, tag reflect.StructTag)
 }
 
-func (d *decoder) at(n *yaml.Node) at { return at{int32(n.Line) + d.base, int32(n.Column)} }
+func (d *decoder) at(n *yaml.Node) at { return at{line: int32(n.Line) + d.base, column: int32(n.Column)} }
 
 // decode reads a node to where a pointer points. What it says is noted even after an error, so that
 // nothing is reported as missing that is only wrong.
@@ -94,9 +97,9 @@ func (d *decoder) structure(n *yaml.Node, to any, where place, tag reflect.Struc
 			return
 		}
 	}
-	wrong := func() { // nothing is missing in what is wrong
+	wrong := func() {
 		if p, ok := to.(interface{ place() *at }); ok {
-			*p.place() = at{}
+			p.place().wrong = true
 		}
 	}
 	if !d.is(n, where, yaml.MappingNode, cmp.Or(own.Tag.Get("forms"), tag.Get("each"), tag.Get("forms"))) {

@@ -137,7 +137,7 @@ func (f *file) read(root *yaml.Node) {
 		f.readUsers(n, place{field: "users"})
 	}
 	if most := len(f.content.Patterns) + f.patternsOfExempt(); most > limits.MaxPatterns {
-		f.report(at{1, 1}, "the file has %d patterns of users; at most %d are possible", most, limits.MaxPatterns)
+		f.report(at{line: 1, column: 1}, "the file has %d patterns of users; at most %d are possible", most, limits.MaxPatterns)
 	}
 }
 

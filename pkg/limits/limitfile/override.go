@@ -125,12 +125,12 @@ func ParsePublished(name string, data, overrides []byte, inForce *limits.Set) (s
 		list, err = DecodeOverrides(overrides)
 	}
 	if err != nil {
-		f.report(at{1, 1}, "the overrides are damaged: %s", shorten(err.Error()))
+		f.report(at{line: 1, column: 1}, "the overrides are damaged: %s", shorten(err.Error()))
 		return nil, f.errors()
 	}
 	set, refused := WithOverrides(set, list)
 	for _, r := range refused {
-		f.report(at{1, 1}, "override of user %s: %v", quote(r.User), r.Why)
+		f.report(at{line: 1, column: 1}, "override of user %s: %v", quote(r.User), r.Why)
 	}
 	if len(f.found) > 0 {
 		return nil, f.errors()

@@ -31,7 +31,7 @@ func countParts(data []byte) int {
 // none, or it is not one, it reports that and returns nil.
 func (p *problems) topNode(data []byte) *yaml.Node {
 	if len(data) > MaxFileSize {
-		p.report(at{1, 1}, "the file is larger than %d MiB", MaxFileSize>>20)
+		p.report(at{line: 1, column: 1}, "the file is larger than %d MiB", MaxFileSize>>20)
 		return nil
 	}
 	if !utf8.Valid(data) {
@@ -39,7 +39,7 @@ func (p *problems) topNode(data []byte) *yaml.Node {
 		return nil
 	}
 	if n := countParts(data); n > maxParts {
-		p.report(at{1, 1}, "the file has about %d values; at most %d are possible", n, maxParts)
+		p.report(at{line: 1, column: 1}, "the file has about %d values; at most %d are possible", n, maxParts)
 		return nil
 	}
 	first, second, err := documents(bytes.NewReader(data))
@@ -48,9 +48,9 @@ func (p *problems) topNode(data []byte) *yaml.Node {
 		p.syntaxError(data, err)
 	// A file that was truncated to nothing must not lift all limits.
 	case len(first.Content) != 1 || isNull(first.Content[0]):
-		p.report(at{1, 1}, "the file is empty; it needs version, default_tier and tiers")
+		p.report(at{line: 1, column: 1}, "the file is empty; it needs version, default_tier and tiers")
 	case !second.IsZero():
-		p.report(at{int32(second.Line), int32(second.Column)}, "the file has several YAML documents; keep one, without a line ---")
+		p.report(at{line: int32(second.Line), column: int32(second.Column)}, "the file has several YAML documents; keep one, without a line ---")
 	default:
 		return first.Content[0]
 	}
@@ -133,5 +133,5 @@ var syntaxHints = []struct{ problem, hint string }{
 func position(data []byte, index int) at {
 	before := data[:min(index, len(data))]
 	start := bytes.LastIndexByte(before, '\n') + 1
-	return at{int32(bytes.Count(before, []byte("\n")) + 1), int32(utf8.RuneCount(before[start:]) + 1)}
+	return at{line: int32(bytes.Count(before, []byte("\n")) + 1), column: int32(utf8.RuneCount(before[start:]) + 1)}
 }
