@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -520,8 +521,9 @@ func TestUncountedRequests(t *testing.T) {
 		all := []<-chan answer{r.start("stream"), r.start("alice"), r.start("stream")}
 		g.await(t, 3)
 		r.becomes(t, map[string]count{"alice": {1, 1}})
-		if held := r.cli(t, "show table sluice/held key stream"); !strings.Contains(held, "conn_cur=2") {
-			t.Errorf("table held has %q of the others, want two for their bytes", held)
+		// The whole table: versions with binary keys cannot be asked for one.
+		if held := r.cli(t, "show table sluice/held"); !regexp.MustCompile(`key=stream .*conn_cur=2`).MatchString(held) {
+			t.Errorf("table held has %q, want two requests of stream, for their bytes", held)
 		}
 		r.die()
 		r.down(t)
