@@ -471,14 +471,14 @@ func TestFailsOpen(t *testing.T) {
 	r.down(t)
 	wants("alice", 200)
 	// The default tier may have no GETs, in the generation of the row, and then not any more.
-	for generation, want := range map[int]int{7: 429, 8: 200} {
-		r.teachRow(t, generation, 0, 0)
+	for _, row := range []struct{ generation, want int }{{7, 429}, {8, 200}} {
+		r.teachRow(t, row.generation, 0, 0)
 		if out := r.cli(t, "set table sluice/credit key GET data.gpt0 7"); out != "" {
 			t.Fatal(out)
 		}
-		wants("alice", want)
+		wants("alice", row.want)
 		if got := r.send(t, httpRequest("PUT", "/", "X-User: alice", "Content-Length: 0"))[0]; got.Status != 200 {
-			t.Errorf("status of a PUT in generation %d = %d, want 200", generation, got.Status)
+			t.Errorf("status of a PUT in generation %d = %d, want 200", row.generation, got.Status)
 		}
 	}
 	r.listen(t, filepath.Join(r.dir, "spoa.sock"))
