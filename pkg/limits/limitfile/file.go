@@ -321,7 +321,7 @@ func (w *workers) decode(d *decoder, n *yaml.Node, where place, tag reflect.Stru
 	}
 	if slices.Sort(written); len(list) != len(w.numbers()) || n.Kind == yaml.MappingNode && len(slices.Compact(written)) < len(list) {
 		d.errorf(n, "%s must be %s, got %d numbers", where, workersForms, len(list))
-		w.at.wrong = true
+		w.wrong = true
 		return
 	}
 	for i, item := range list {
