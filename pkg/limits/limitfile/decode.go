@@ -44,7 +44,9 @@ type decodable interface {
 	decode(d *decoder, n *yaml.Node, where place, tag reflect.StructTag)
 }
 
-func (d *decoder) at(n *yaml.Node) at { return at{line: int32(n.Line) + d.base, column: int32(n.Column)} }
+func (d *decoder) at(n *yaml.Node) at {
+	return at{line: int32(n.Line) + d.base, column: int32(n.Column)}
+}
 
 // decode reads a node to where a pointer points. What it says is noted even after an error, so that
 // nothing is reported as missing that is only wrong.
